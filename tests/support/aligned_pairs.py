@@ -10,11 +10,10 @@ from regard.data import Pair, Tokenizer, TokenizerPair
 from regard.models import (
     EncoderDecoder,
     EncoderDecoderConfig,
-    RecurrentDecoderConfig,
-    RecurrentEncoderConfig,
     TransformerDecoderConfig,
     TransformerEncoderConfig,
 )
+from tests.support.small_translators import recurrent_translator
 
 SOURCES = ["the bird sees a worm .", "a worm", "the early bird eats the late worm under the old tree .", "birds eat ."]
 TARGETS = [
@@ -35,15 +34,9 @@ def pair_tokenizers() -> TokenizerPair:
 def pair_model(kind: str = "transformer") -> EncoderDecoder:
     """A Transformer, or a recurrent translator with attention ("bahdanau") or without ("seq2seq")."""
     tokenizers = pair_tokenizers()
+    if kind != "transformer":
+        return recurrent_translator(tokenizers, "none" if kind == "seq2seq" else kind)
     torch.manual_seed(0)
-    sizes = len(tokenizers.source), len(tokenizers.target)
-    if kind == "transformer":
-        parts = {"width": 16, "heads": 2, "hidden": 32, "layers": 3}
-        return EncoderDecoder(
-            EncoderDecoderConfig(*sizes, TransformerEncoderConfig(**parts), TransformerDecoderConfig(**parts))
-        ).eval()
-    attention = "none" if kind == "seq2seq" else "bahdanau"
-    encoder = RecurrentEncoderConfig(embedding=8, width=8)
-    return EncoderDecoder(
-        EncoderDecoderConfig(*sizes, encoder, RecurrentDecoderConfig(attention=attention, embedding=8, width=8))
-    ).eval()
+    parts = {"width": 16, "heads": 2, "hidden": 32, "layers": 3}
+    encoder, decoder = TransformerEncoderConfig(**parts), TransformerDecoderConfig(**parts)
+    return EncoderDecoder(EncoderDecoderConfig(len(tokenizers.source), len(tokenizers.target), encoder, decoder)).eval()

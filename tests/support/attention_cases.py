@@ -111,3 +111,20 @@ def within_budget(ours: Tensor, theirs: Tensor, truth: Tensor, dtype: torch.dtyp
     allowed = 2 * kernel * (theirs.double() - truth).abs().max() + rounding
     error = (ours.double() - truth).abs().max()
     assert error <= allowed, f"the error {error:.2e} exceeds {allowed:.2e}"
+
+
+def pooled_cells(dense: Tensor, rows: int, cols: int, pool: str, *, by_size: bool = False) -> Tensor:
+    """A matrix pooled to at most rows × cols cells; "max" is the largest entry, or `by_size` that of largest |x|."""
+    queries, keys = dense.shape[-2:]
+    rows, cols = min(rows, queries), min(cols, keys)
+    if (rows, cols) == (queries, keys):
+        return dense
+    out = dense.new_empty(*dense.shape[:-2], rows, cols)
+    for a in range(rows):
+        for b in range(cols):
+            height = slice(a * queries // rows, (a + 1) * queries // rows)
+            cell = dense[..., height, b * keys // cols : (b + 1) * keys // cols].flatten(-2)
+            order = cell.abs() if by_size else cell
+            largest = cell.gather(-1, order.argmax(-1, keepdim=True)).squeeze(-1)
+            out[..., a, b] = largest if pool == "max" else cell.mean(-1)
+    return out

@@ -72,3 +72,15 @@ def save_run(folder: Path) -> Path:
     tokenizers.save(folder / "model")
     (folder / "recipe.toml").write_text("[search]\nbeams = 2\nlength_penalty = 0.5\n", encoding="utf-8")
     return folder
+
+
+def recurrent_translator(tokenizers: TokenizerPair, attention: str = "bahdanau") -> EncoderDecoder:
+    """A recurrent translator for these tokenizers."""
+    torch.manual_seed(0)
+    config = EncoderDecoderConfig(
+        source_vocabulary=len(tokenizers.source),
+        target_vocabulary=len(tokenizers.target),
+        encoder=RecurrentEncoderConfig(embedding=8, width=8),
+        decoder=RecurrentDecoderConfig(attention=attention, embedding=8, width=8),  # type: ignore[arg-type]
+    )
+    return EncoderDecoder(config).eval()

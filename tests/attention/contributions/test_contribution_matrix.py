@@ -11,7 +11,7 @@ from torch import Tensor
 import regard as r
 from regard import Contributions, attend
 from regard.attention.tensor_versions import ChangedInPlaceError
-from tests.support.attention_cases import NORMALIZERS, energies, inputs, masks
+from tests.support.attention_cases import NORMALIZERS, energies, inputs, masks, pooled_cells
 
 
 def _answers_match(c: Contributions, dense: Tensor, g: Tensor, out: Tensor) -> None:
@@ -32,24 +32,10 @@ def _answers_match(c: Contributions, dense: Tensor, g: Tensor, out: Tensor) -> N
     torch.testing.assert_close(c.on([1, 4, 1]), dense[..., [1, 4]].sum(-1))
     for rows, cols in ((1, 1), (2, 3), (queries, keys), (50, 50)):
         for pool in ("max", "mean"):
-            expected = _pooled(dense, rows, cols, pool)
+            expected = pooled_cells(dense, rows, cols, pool, by_size=True)
             torch.testing.assert_close(c.map((rows, cols), pool=pool), expected)
             torch.testing.assert_close(c.tile(slice(None), slice(None), (rows, cols), pool), expected)
     assert float(c.fidelity(out).max()) < 1e-12
-
-
-def _pooled(dense: Tensor, rows: int, cols: int, pool: str) -> Tensor:
-    queries, keys = dense.shape[-2:]
-    rows, cols = min(rows, queries), min(cols, keys)
-    out = dense.new_empty(*dense.shape[:-2], rows, cols)
-    for a in range(rows):
-        for b in range(cols):
-            height = slice(a * queries // rows, (a + 1) * queries // rows)
-            width = slice(b * keys // cols, (b + 1) * keys // cols)
-            cell = dense[..., height, width].flatten(-2)
-            largest = cell.gather(-1, cell.abs().argmax(-1, keepdim=True)).squeeze(-1)
-            out[..., a, b] = largest if pool == "max" else cell.mean(-1)
-    return out
 
 
 @pytest.mark.parametrize("energy", energies())
@@ -121,7 +107,7 @@ def test_blocks_of_many_sizes() -> None:
     torch.testing.assert_close(stats.received, dense.sum(-2))
     torch.testing.assert_close(stats.received_size, dense.abs().sum(-2))
     torch.testing.assert_close(stats.top.values.abs(), dense.abs().topk(4).values)
-    torch.testing.assert_close(c.map((7, 5), "mean"), _pooled(dense, 7, 5, "mean"))
+    torch.testing.assert_close(c.map((7, 5), "mean"), pooled_cells(dense, 7, 5, "mean", by_size=True))
 
 
 def test_a_masked_value_that_is_not_a_number_contributes_nothing() -> None:

@@ -5,7 +5,7 @@ import torch
 
 import regard as r
 from regard import attend
-from tests.support.attention_cases import NORMALIZERS, POSITIVE, energies, inputs, masks
+from tests.support.attention_cases import NORMALIZERS, POSITIVE, energies, inputs, masks, pooled_cells
 
 
 def _answers_match(w: r.Weights, dense: torch.Tensor, v: torch.Tensor, out: torch.Tensor) -> None:
@@ -31,21 +31,8 @@ def _answers_match(w: r.Weights, dense: torch.Tensor, v: torch.Tensor, out: torc
     torch.testing.assert_close(w.on(chosen), dense[..., chosen].sum(-1))
     for rows, cols in ((1, 1), (2, 3), (queries, keys), (50, 50)):
         for pool in ("max", "mean"):
-            torch.testing.assert_close(w.map((rows, cols), pool=pool), _pooled(dense, rows, cols, pool))
+            torch.testing.assert_close(w.map((rows, cols), pool=pool), pooled_cells(dense, rows, cols, pool))
     torch.testing.assert_close(w.fidelity(v, out), torch.zeros(batch, dtype=dense.dtype), rtol=0, atol=1e-12)
-
-
-def _pooled(dense: torch.Tensor, rows: int, cols: int, pool: str) -> torch.Tensor:
-    queries, keys = dense.shape[-2:]
-    rows, cols = min(rows, queries), min(cols, keys)
-    out = dense.new_empty(*dense.shape[:-2], rows, cols)
-    for a in range(rows):
-        for b in range(cols):
-            cell = dense[
-                ..., a * queries // rows : (a + 1) * queries // rows, b * keys // cols : (b + 1) * keys // cols
-            ]
-            out[..., a, b] = cell.amax((-2, -1)) if pool == "max" else cell.mean((-2, -1))
-    return out
 
 
 @pytest.mark.parametrize("energy", energies())

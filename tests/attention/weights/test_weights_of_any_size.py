@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 import regard as r
 from regard.attention.normalizers.normalizer import ONE_NUMBER
-from tests.support.attention_cases import city_block, masks
+from tests.support.attention_cases import city_block, masks, pooled_cells
 from tests.support.random_examples import EXAMPLES
 from tests.support.triton_interpreter import GPU, interpreted, skip_without_triton
 
@@ -165,18 +165,6 @@ def _rounding(w: r.Weights, whole: bool) -> float:
     return max(off**normalize.power, off * max(1.0, normalize.power))
 
 
-def _pooled(x: Tensor, rows: int, cols: int, pool: str) -> Tensor:
-    queries, keys = x.shape[-2:]
-    if (rows, cols) == (queries, keys):
-        return x
-    cells = torch.empty(*x.shape[:-2], rows, cols, dtype=x.dtype)
-    for i in range(rows):
-        for j in range(cols):
-            part = x[..., i * queries // rows : (i + 1) * queries // rows, j * keys // cols : (j + 1) * keys // cols]
-            cells[..., i, j] = part.amax((-2, -1)) if pool == "max" else part.mean((-2, -1))
-    return cells
-
-
 def _compare(w: r.Weights, v: Tensor, out: Tensor, off: float) -> None:
     """All answers, each within what `off` in single weights makes of it."""
     dense = w.dense().double()
@@ -192,9 +180,9 @@ def _compare(w: r.Weights, v: Tensor, out: Tensor, off: float) -> None:
     part = dense[..., 1:, 2:]
     for pool in ("max", "mean"):
         pooled = w.tile(slice(1, None), slice(2, None), (2, 3), pool)  # type: ignore[arg-type]
-        torch.testing.assert_close(pooled.double(), _pooled(part, 2, 3, pool), **close)
+        torch.testing.assert_close(pooled.double(), pooled_cells(part, 2, 3, pool), **close)
         for size in ((3, 2), (queries, keys)):
-            torch.testing.assert_close(w.map(size, pool).double(), _pooled(dense, *size, pool), **close)  # type: ignore[arg-type]
+            torch.testing.assert_close(w.map(size, pool).double(), pooled_cells(dense, *size, pool), **close)  # type: ignore[arg-type]
     values, indices = w.top(3)
     torch.testing.assert_close(values.double(), dense.topk(3).values, **close)
     torch.testing.assert_close(dense.gather(-1, indices), values.double(), rtol=1e-5, atol=2 * off)

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 
 from regard.data import Pair, Tokenizer, TokenizerPair
-from regard.models import EncoderDecoder, EncoderDecoderConfig, RecurrentDecoderConfig, RecurrentEncoderConfig
 from regard.training.score.forced_alignment import error_rate, force_align
+from tests.support.small_translators import recurrent_translator
+
+if TYPE_CHECKING:
+    from regard.models import EncoderDecoder
 
 PAIRS = [Pair("a b c", "x y", 0, "one", "0-0 2-1", "1-1"), Pair("c a", "y x x", 1, "two")]
 
 
 def system(attention: str) -> tuple[EncoderDecoder, TokenizerPair]:
     tokenizers = TokenizerPair(Tokenizer.train("word", 20, ["a b c"]), Tokenizer.train("word", 20, ["x y"]))
-    torch.manual_seed(0)
-    config = EncoderDecoderConfig(
-        source_vocabulary=len(tokenizers.source),
-        target_vocabulary=len(tokenizers.target),
-        encoder=RecurrentEncoderConfig(embedding=8, width=8),
-        decoder=RecurrentDecoderConfig(attention=attention, embedding=8, width=8),  # type: ignore[arg-type]
-    )
-    return EncoderDecoder(config).eval(), tokenizers
+    return recurrent_translator(tokenizers, attention), tokenizers
 
 
 def test_the_weights_are_those_of_the_decoder_on_the_reference() -> None:

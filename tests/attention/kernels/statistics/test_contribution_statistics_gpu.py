@@ -14,6 +14,7 @@ import torch
 import regard as r
 from regard import Contributions
 from regard.attention.kernels.statistics import contribution_statistics_gpu, kernel_launches
+from tests.support.attention_cases import pooled_cells
 from tests.support.triton_interpreter import GPU, interpreted, skip_without_triton
 
 if TYPE_CHECKING:
@@ -96,10 +97,10 @@ def _check(case: Case, device: str) -> None:
     _close("top, of the keys", truth.gather(-1, indices)[filled], values[filled].double(), budget)
     ordered = indices.where(filled, -1 - torch.arange(top, device=device)).sort(-1).values
     assert (ordered.diff(dim=-1) != 0).all(), "a key twice"
-    _close("map", stats.map, _pooled(truth, 6, 5, "max"), budget)
+    _close("map", stats.map, pooled_cells(truth, 6, 5, "max", by_size=True), budget)
     fine = max(1, queries // 2 + 1), max(1, keys // 8)
-    _close("fine map", ours.map(fine), _pooled(truth, *fine, "max"), budget)
-    _close("mean map", ours.map((5, 7), "mean"), _pooled(truth, 5, 7, "mean"), budget)
+    _close("fine map", ours.map(fine), pooled_cells(truth, *fine, "max", by_size=True), budget)
+    _close("mean map", ours.map((5, 7), "mean"), pooled_cells(truth, 5, 7, "mean", by_size=True), budget)
     part = ours[0, 1:].rows(slice(0, None, 2))
     _close("part", part.total(), truth.sum(-1)[0, 1:, ::2], budget)
 
@@ -107,19 +108,6 @@ def _check(case: Case, device: str) -> None:
 def _close(name: str, ours: Tensor, truth: Tensor, budget: float) -> None:
     error = float((ours.double() - truth).abs().max())
     assert error <= budget, f"{name}: off by {error:.3g}, allowed {budget:.3g}"
-
-
-def _pooled(x: Tensor, rows: int, cols: int, pool: str) -> Tensor:
-    queries, keys = x.shape[-2:]
-    rows, cols = min(rows, queries), min(cols, keys)
-    out = x.new_empty(*x.shape[:-2], rows, cols)
-    for a in range(rows):
-        for b in range(cols):
-            height = slice(a * queries // rows, (a + 1) * queries // rows)
-            cell = x[..., height, b * keys // cols : (b + 1) * keys // cols].flatten(-2)
-            largest = cell.gather(-1, cell.abs().argmax(-1, keepdim=True)).squeeze(-1)
-            out[..., a, b] = largest if pool == "max" else cell.mean(-1)
-    return out
 
 
 @pytest.fixture
