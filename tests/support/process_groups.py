@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SHARDED = ["training.strategy=fsdp"]
+STREAMED = ["data.kind=stream", 'data.train=["train.tsv"]', 'data.valid=["valid.tsv"]', "data.tokenised=true"]
+STREAMED += ["data.longest=50", "training.workers=1"]
 TWO, ONE = ["training.devices=2"], ["training.accumulate=2"]  # the same batches per update
 
 
@@ -105,6 +107,7 @@ def main(folder: Path) -> None:
         train("ddp", *TWO, "training.strategy=ddp")
         train("fsdp", *TWO, *SHARDED)
         train("from-two", *TWO, *SHARDED, "training.updates=3")
+        train("streamed", *TWO, "training.strategy=ddp", *STREAMED, f"data.root={folder}")
         torch.manual_seed(3)
         model = Line()
         x = torch.linspace(-1, 1, 8).reshape(4, 2, 1)

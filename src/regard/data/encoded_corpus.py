@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -152,6 +152,16 @@ class EncodedCorpus:
             # numpy maps no empty file
             arrays[name] = np.memmap(file, kind, mode="r") if size else np.empty(0, kind)
         return cls(arrays, about, folder)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[EncodedCorpus]) -> EncodedCorpus:
+        """Corpora of the same source reader one after the other, in memory."""
+        arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ARRAYS}
+        before = np.cumsum([0, *(len(part.source) for part in parts[:-1])])
+        arrays["source_starts"] += np.repeat(before, [len(part) for part in parts])
+        dropped = sum(part.about.dropped for part in parts)
+        unreadable = tuple(message for part in parts for message in part.about.unreadable)
+        return cls(arrays, replace(parts[0].about, dropped=dropped, unreadable=unreadable))
 
     def repeats(self, weights: Sequence[int]) -> Int64[np.ndarray, "pairs"]:
         """The weight of the corpus that each pair belongs to."""

@@ -21,6 +21,7 @@ from regard.models import EncoderDecoder
 from regard.training import fit
 from regard.training.recipe import recipe_loader
 from regard.training.run.checkpoint_manifest import read_checkpoint
+from regard.training.streaming.buffer_shares import NAME
 from tests.support.paths import ROOT
 from tests.support.process_groups import ONE, tiny_transformer
 from tests.support.tiny_training import measured
@@ -63,10 +64,15 @@ def assert_as_plain(folder: Path, run: str) -> None:
         torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("run", ["ddp", "fsdp"])
+@pytest.mark.parametrize("run", ["ddp", "fsdp", "streamed"])
 def test_two_processes_learn_what_one_learns(folder: Path, report: dict[str, Any], run: str) -> None:
     assert report["together"]["codes"] == [0, 0], report["together"]["errors"]
     assert_as_plain(folder, run)
+
+
+def test_two_processes_share_the_encoding_of_a_stream(folder: Path) -> None:
+    """What they exchanged is gone when they have ended."""
+    assert {file.name for file in (folder / "streamed" / "data" / NAME).iterdir()} == {"ended-0", "ended-1"}
 
 
 def test_each_process_writes_its_part_of_the_parameters_and_moments(folder: Path) -> None:

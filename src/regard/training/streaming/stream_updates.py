@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..recipe.recipe import Recipe
     from ..tasks.task import Task
     from ..trainer.data_module import EpochBatches
+    from .buffer_shares import BufferShares
     from .stream_positions import StreamPositions
 
 
@@ -36,7 +37,7 @@ class StreamUpdates(Dataset[list[Batch]]):
     The corpus is cut into buffers of `data.buffer` pairs or more, whole blocks of it. Each buffer is encoded in memory
     and dealt out as an epoch of a small corpus is, so that the seed and the number of the buffer decide its batches.
     Items come in order; `positions` says where the buffer of the first one begins. Every process reads the whole stream
-    and takes its share of each buffer.
+    and encodes all of it or, with `shares`, its part of each buffer.
 
     A run that resumes with other batches (`training.tokens`, `accumulate`, `devices`) or other buffers (`data.buffer`,
     `longest`, `on_bad`, `valid_pairs`) begins its buffer again. One whose files changed begins its epoch again; `files`
@@ -55,6 +56,7 @@ class StreamUpdates(Dataset[list[Batch]]):
         world: int,
         fixed_shapes: bool,
         files: str = "",
+        shares: BufferShares | None = None,
     ) -> None:
         data: StreamData = recipe.data  # type: ignore[assignment]
         count = world * recipe.training.accumulate
@@ -67,7 +69,7 @@ class StreamUpdates(Dataset[list[Batch]]):
             tokens=recipe.training.tokens, batches=count, fixed=fixed_shapes, dropout=recipe.tokenizer.dropout
         )
         self._contents = _hash(buffer=data.buffer, longest=data.longest, on_bad=data.on_bad, held_out=stream.held_out)
-        self._files = files
+        self._files, self._shares = files, shares
         self._position: StreamPosition | None = None
         self._epoch: list[EpochBatches] = []  # of the buffer
         self._blocks: Iterator[CheckedRows] = iter(())
@@ -109,7 +111,7 @@ class StreamUpdates(Dataset[list[Batch]]):
         ends = 0  # of epochs, before a usable pair
         while True:
             checked, ended = self._read_blocks()
-            encoded = self._encode(checked)
+            encoded = self._encode(checked, f"{number}-{epoch}-{block}")
             after = (epoch + 1, 0) if ended else (epoch, block + len(checked))
             if ended:
                 self._blocks = self._stream.blocks(epoch + 1)
@@ -150,11 +152,16 @@ class StreamUpdates(Dataset[list[Batch]]):
             raise ValueError(f"{error} (data.on_bad=skip leaves such rows out)") from None
         return checked, False
 
-    def _encode(self, blocks: list[CheckedRows]) -> EncodedCorpus:
-        return EncodedCorpus.build_chunks(_chunks(blocks), self._tokenizers, longest=self._longest, on_bad=self._on_bad)
+    def _encode(self, blocks: list[CheckedRows], name: str) -> EncodedCorpus:
+        build = partial(
+            EncodedCorpus.build_chunks, tokenizers=self._tokenizers, longest=self._longest, on_bad=self._on_bad
+        )
+        if self._shares is None:
+            return build(buffer_chunks(blocks))
+        return self._shares.build(name, list(buffer_chunks(blocks)), build)
 
 
-def _chunks(blocks: list[CheckedRows]) -> Iterator[RowChunk]:
+def buffer_chunks(blocks: list[CheckedRows]) -> Iterator[RowChunk]:
     """The rows of blocks, numbered on from one to the next, so many at a time as are encoded together."""
     row = 0
     for block in blocks:

@@ -18,6 +18,8 @@ from ..preparation.corpus_preparation import VALID_PAIRS, CorpusPreparation
 from ..preparation.data_settings_file import settings_changed
 from ..preparation.recipe_corpus import pair_stream
 from ..recipe.data_section import StreamData
+from ..streaming.buffer_shares import NAME as SHARES
+from ..streaming.buffer_shares import BufferShares
 from ..streaming.stream_files import NAME as STREAM_FILES
 from ..streaming.stream_files import StreamFiles
 from ..streaming.stream_positions import NAME as STREAM
@@ -80,6 +82,7 @@ class DataModule(lightning.LightningDataModule):
     valid_pairs: list[Pair]
     updates: UpdateBatches | StreamUpdates
     files: StreamFiles
+    shares: BufferShares | None = None
 
     def __init__(self, run: Run, task: Task, say: Callable[[str], None], *, fixed_shapes: bool = False) -> None:
         super().__init__()
@@ -108,7 +111,7 @@ class DataModule(lightning.LightningDataModule):
             self.valid_pairs = [Pair(source, target, row) for row, source, target in map(json.loads, file)]
         if recipe.tokenizer.dropout:
             self.task.dropout = BpeDropout(self.tokenizers, recipe.tokenizer.dropout, recipe.data.longest)
-        shares: dict[str, Any] = {
+        places: dict[str, Any] = {
             "rank": self.trainer.global_rank,
             "world": self.trainer.world_size,
             "fixed_shapes": self.fixed_shapes,
@@ -121,13 +124,25 @@ class DataModule(lightning.LightningDataModule):
             data = recipe.data.model_copy(update={"revision": revision})
             stream = pair_stream(data, seed=recipe.seed)
             self.files = StreamFiles.of(data)
+            if self.trainer.world_size > 1:
+                self.shares = BufferShares(self.run.data / SHARES, self.trainer.global_rank, self.trainer.world_size)
+                if self.trainer.is_global_zero:
+                    self.shares.clear()
+                self.trainer.strategy.barrier()
             self.updates = StreamUpdates(
-                recipe, self.task, stream, self.tokenizers, positions, files=self.files.hash, **shares
+                recipe,
+                self.task,
+                stream,
+                self.tokenizers,
+                positions,
+                files=self.files.hash,
+                shares=self.shares,
+                **places,
             )
             return
         self.train = EncodedCorpus.load(self.run.data / "train")
         accumulate = recipe.training.accumulate
-        self.updates = UpdateBatches(self.task, self.train, accumulate=accumulate, seed=recipe.seed, **shares)
+        self.updates = UpdateBatches(self.task, self.train, accumulate=accumulate, seed=recipe.seed, **places)
 
     def train_dataloader(self) -> DataLoader[list[Batch]]:
         """Endless, from the next update on; `max_steps` ends the training."""
@@ -144,6 +159,13 @@ class DataModule(lightning.LightningDataModule):
             persistent_workers=workers > 0,
             worker_init_fn=ignore_signals,
         )
+
+    def teardown(self, stage: str) -> None:
+        if self.shares is not None:
+            self.shares.end()
+
+    def on_exception(self, exception: BaseException) -> None:
+        self.teardown("fit")
 
     def _record_files(self, updates: StreamUpdates) -> None:
         """Write which files are streamed, and say what changed since the run was interrupted."""

@@ -1,0 +1,67 @@
+"""python -m benchmarks.stream_rates [--pairs 400000]
+
+What a stream costs the process that makes its batches: CPU seconds of one core to read, encode and deal out generated
+pairs (those of `benchmarks.prepare_pairs`), with a vocabulary of 16,000 pieces. Every process of a training reads and
+encodes the whole stream and makes its own batches, so reading and encoding bound the pairs that all GPUs together get.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+
+from benchmarks.prepare_pairs import write_pairs
+from regard.data import EncodedCorpus, TokenizerPair
+from regard.data.batches import Batches
+from regard.data.preparation.corpus_part import CorpusPart
+from regard.data.streaming.pair_stream import FileStream
+from regard.training.streaming.stream_updates import buffer_chunks
+
+TOKENS = 25_000  # of a batch
+PROCESSES = 8
+BUFFER = 200_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=400_000)
+    pairs = parser.parse_args().pairs
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "pairs.tsv"
+        write_pairs(file, pairs, seed=1)
+        stream = FileStream((CorpusPart((str(file),), (0, 1), "error"),))
+        tokenizers = TokenizerPair.train("bpe", 16_000, islice(stream.readers()[0], 50_000))
+        seconds, tokens = dict.fromkeys(("reading", "encoding", "batches"), 0.0), 0
+        blocks = stream.blocks(0)
+        count = 0
+        while count < pairs:
+            start = time.process_time()
+            buffer = []
+            while sum(len(each.chunk.rows) for each in buffer) < BUFFER and (block := next(blocks, None)) is not None:
+                buffer.append(block)
+            read = time.process_time()
+            encoded = EncodedCorpus.build_chunks(buffer_chunks(buffer), tokenizers, longest=128)
+            done = time.process_time()
+            batches = Batches(encoded, tokens=TOKENS, world=PROCESSES)
+            for _ in batches:
+                pass
+            seconds["reading"] += read - start
+            seconds["encoding"] += done - read
+            seconds["batches"] += time.process_time() - done
+            count += sum(len(each.chunk.rows) for each in buffer)
+            tokens += int((encoded.target_lengths - 1).sum())
+    print(f"{count:,} pairs, {tokens / count:.1f} target tokens each; batches of one process of {PROCESSES}")
+    for name, spent in seconds.items():
+        print(f"{name:>9}: {1e6 * spent / count:6.2f} μs a pair, {count / spent:10,.0f} pairs/s")
+    total = sum(seconds.values())
+    print(
+        f"{'all':>9}: {1e6 * total / count:6.2f} μs a pair, {count / total:10,.0f} pairs/s, "
+        f"{tokens / total:,.0f} tokens/s"
+    )
+
+
+if __name__ == "__main__":
+    main()
