@@ -68,8 +68,8 @@ export function sentenceForm(source, about, { made, more, fail, waiting }) {
         "…",
       ),
     ),
-    chips,
     examples,
+    chips,
     status,
   );
 

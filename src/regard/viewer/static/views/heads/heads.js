@@ -74,7 +74,7 @@ class Heads {
     this.aside = new HeadsAside(this);
     this.answerChoice = new AnswerChoice(context, () => this.update(this.context.state.get()));
     this.controls.more.append(this.answerChoice.root);
-    this.split = el("div.split", {}, this.aside.answer, this.aside.root);
+    this.split = el("div.split", {}, this.aside.answer.button, this.aside.root);
     root.append(this.controls.root, this.split);
     this.update(context.state.get());
     this.aside.findPatterns();
@@ -120,7 +120,7 @@ class Heads {
           (panel) => this.scrolled(panel),
           () => this.aside.list(),
         );
-        this.aside.answer.before(this.panels[at].root);
+        this.aside.answer.button.before(this.panels[at].root);
         this.pointer.listen(this.panels[at]);
       }
       this.panels[at].show(call, calls.length > 1);

@@ -1,5 +1,6 @@
 // Beside the picture of the Heads view: what the chosen token looks at, the strongest heads of all layers, and "what if".
 import { layerTitle } from "../../data/calls.js";
+import { answerLine } from "../../draw/answer_line.js";
 import { el } from "../../draw/dom.js";
 import { contributionLegend, contributionSummary } from "./heads_contributions.js";
 import { difference, hints, legend, said, summary } from "./heads_sidebar.js";
@@ -20,11 +21,7 @@ export class HeadsAside {
       this.strongest.root,
       this.whatIf.root,
     );
-    this.answer = el("button.answer", {
-      type: "button",
-      hidden: true,
-      onclick: () => this.root.scrollIntoView({ block: "start" }),
-    });
+    this.answer = answerLine(this.root);
     this.ending = new AbortController();
   }
 
@@ -87,14 +84,11 @@ export class HeadsAside {
     return several ? [...(first ? [title] : []), el("h3.layer-name", {}, name), ...rest] : [title, ...rest];
   }
 
-  /** Where the words are below the picture and out of sight, one line of them lies over its lower edge. */
   showAnswer() {
     const chosen = this.view.panels[0].last?.focus.length;
     const [first] = chosen ? this.words.querySelectorAll(".finding, .barrow") : [];
-    this.answer.hidden = !first;
-    if (!first) return;
-    const [word, value] = [first.querySelector(".barlabel")?.firstChild, first.querySelector(".value")];
-    this.answer.textContent = `↓ ${word && value ? `${word.textContent}: ${value.textContent}` : first.textContent}`;
+    const [word, value] = [first?.querySelector(".barlabel")?.firstChild, first?.querySelector(".value")];
+    this.answer.show(word && value ? `${word.textContent}: ${value.textContent}` : first?.textContent);
   }
 
   close() {

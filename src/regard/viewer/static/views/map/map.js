@@ -66,7 +66,11 @@ class MapView {
     );
     this.answerChoice = new AnswerChoice(context, () => this.update());
     const switches = el("div.controls", {}, this.answerChoice.root);
-    root.replaceChildren(this.controls.root, switches, el("div.split", {}, ...this.columns, this.aside.root));
+    root.replaceChildren(
+      this.controls.root,
+      switches,
+      el("div.split", {}, ...this.columns, this.aside.answer.button, this.aside.root),
+    );
     this.keys = mapKeys(this);
     this.update();
   }

@@ -99,7 +99,9 @@ export class MapCamera {
     const { node } = panel.board;
     node.addEventListener("pointerdown", (event) => {
       node.setPointerCapture(event.pointerId);
-      this.pointers.set(event.pointerId, place(event, node));
+      const now = place(event, node);
+      this.pointers.set(event.pointerId, now);
+      this.pointed(panel.under(now.x, now.y)); // a finger that taps does not move
     });
     node.addEventListener("pointermove", (event) => {
       const now = place(event, node);
@@ -108,7 +110,10 @@ export class MapCamera {
     });
     for (const end of ["pointerup", "pointercancel"])
       node.addEventListener(end, (event) => this.pointers.delete(event.pointerId));
-    node.addEventListener("pointerleave", () => !this.pointers.size && this.pointed(null));
+    node.addEventListener("pointerleave", (event) => {
+      // A finger that is lifted leaves as well: what it tapped is still to be read.
+      if (!this.pointers.size && event.pointerType !== "touch") this.pointed(null);
+    });
     node.addEventListener("dblclick", (event) => {
       const { x, y } = place(event, node);
       this.zoom(event.shiftKey ? 1 / 4 : 4, panel, x, y);

@@ -1,4 +1,5 @@
 // Beside the map: what is under the cross, what a cell is, the colours, and where in the whole one is.
+import { answerLine } from "../../draw/answer_line.js";
 import { inks, makeBoard, place } from "../../draw/canvas.js";
 import { marks, shader } from "../../draw/color_scale.js";
 import { el } from "../../draw/dom.js";
@@ -32,6 +33,7 @@ export class MapAside {
       overview,
       help,
     );
+    this.answer = answerLine(this.root);
     this.legend = makeBoard(legend, { role: "img", "aria-label": "From no weight to all of it" }, (pen, width) =>
       this.drawLegend(pen, width),
     );
@@ -78,6 +80,7 @@ export class MapAside {
     const found = cross ? panels.map((panel) => panel.read(cross)) : [];
     const first = found.find(Boolean);
     const { queries, keys } = panels[0].call;
+    this.answer.show("");
     if (!first)
       return [
         el("h2", {}, `${count(queries)} × ${count(keys)}`),
@@ -99,6 +102,8 @@ export class MapAside {
         : [],
     );
     const { query, key } = panels[0].sides;
+    const numbers = found.flatMap((one, at) => (one ? [peak(at) ? number(one.value) : exact(one.value)] : []));
+    this.answer.show(`${query[first.row]} → ${key[first.column]}: ${numbers.join(" and ")}`);
     const closed = found.some((one, at) => one && masked(at, one));
     return [
       ...values,

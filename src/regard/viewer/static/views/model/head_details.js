@@ -5,6 +5,7 @@ import { LARGE_MAP_SIDE } from "../../data/constants.js";
 import { patternMeaning, patternSentence, STATISTIC_MEANINGS } from "../../data/pattern_sentences.js";
 import { AGAIN } from "../../data/tiles.js";
 import { chosenQuery, sideOf } from "../../data/tokens.js";
+import { answerLine } from "../../draw/answer_line.js";
 import { context2d } from "../../draw/canvas.js";
 import { colored } from "../../draw/color_scale.js";
 import { el } from "../../draw/dom.js";
@@ -24,6 +25,7 @@ export class HeadDetails {
     this.context = context;
     this.go = go;
     this.root = el("aside.aside", { "aria-label": "The chosen head" });
+    this.answer = answerLine(this.root);
     this.bigCanvas = el("canvas.big", { role: "img" });
     this.scale = el("p.quietly.small");
     this.chosen = el("p.finding", { hidden: true }); // where the word looks that was chosen in Heads
@@ -108,6 +110,7 @@ export class HeadDetails {
   summary(heads) {
     this.close();
     this.shown = null;
+    this.answer.show("");
     this.root.replaceChildren(
       el("h2", {}, this.context.trace.model || "Model"),
       el("p", {}, `${counted(this.context.trace.calls.length, "layer")}, ${counted(heads, "head")}.`),
@@ -134,11 +137,11 @@ export class HeadDetails {
       const chance = cell.p[name] == null ? "" : number(cell.p[name]);
       return row(name, [number(score), least(name), chance], cell.labels.includes(name), patternMeaning(name));
     });
+    const findings = cell.badges.slice(0, 3).map(({ label }) => patternSentence(label, cell.scores?.[label]));
+    this.answer.show(`Head ${cell.name}${findings.length ? ` ${findings[0]}` : ", large"}`);
     const parts = [
       el("h2", {}, `Head ${cell.name}`, ...cell.badges.map(badge)),
-      ...cell.badges
-        .slice(0, 3)
-        .map(({ label }) => el("p.finding", {}, `This head ${patternSentence(label, cell.scores?.[label])}.`)),
+      ...findings.map((finding) => el("p.finding", {}, `This head ${finding}.`)),
       this.chosen,
       el("p.quietly.small", {}, cell.call.name),
       this.bigCanvas,

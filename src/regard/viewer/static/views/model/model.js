@@ -65,7 +65,13 @@ class Model {
     this.details = new HeadDetails(context, (cell, view) => this.go(cell, view));
     root.append(
       el("div.controls", {}, this.sortBox, el("span.field", {}, el("span", {}, "Cells show the"), this.pools)),
-      el("div.split", {}, el("div.drawing.plain", {}, this.note, this.grid), this.details.root),
+      el(
+        "div.split",
+        {},
+        el("div.drawing.plain", {}, this.note, this.grid),
+        this.details.answer.button,
+        this.details.root,
+      ),
     );
     for (const cell of this.cells) {
       cell.canvas = el("canvas", { width: SMALL_MAP_SIDE, height: SMALL_MAP_SIDE, "aria-hidden": "true" });
