@@ -150,22 +150,26 @@ def try_capture(
     settings: tuple[Any, ...] | None = None,
     details: Any = None,
     output: tuple[Tensor, Callable[[Tensor], Tensor]] | None = None,
-    ablated: bool = True,
+    is_note: bool = False,
 ) -> None:
     """Pass a call to the watches, as `report` does; its record is made when somebody asks. See `CapturedCall`.
 
-    `output` is that of a `GraphOutput`, by default `out` as it is. `ablated`: whether ablations change this call.
+    `output` is that of a `GraphOutput`, by default `out` as it is. `is_note`: by code of others, so that ablations do
+    not change the call, and `out` may be memory that a kernel of theirs writes again without a version counter.
     """
     # Every line here runs once for each call of a watched model, and is written for speed.
     own = thread_state
     own.events += 1
     try:
         call = CapturedCall(make, q, k, v, out, mask, state, learned, settings, details)
+        if is_note:
+            call.copy_rows()
     except Exception as error:  # an error of ours must not stop the model
         report_missed(failure(error), module)
         return
-    if len(watches) == 1 and not ablations and own.captured is None:  # almost always
-        (watch,) = watches
+    now_open = watches  # read once: another thread may close its watch in between
+    if len(now_open) == 1 and not ablations and own.captured is None:  # almost always
+        watch = now_open[0]
         name = watch.names.get(id(module)) if watch.layers is None else None
         if name is not None and not watch.recorder.gradients:
             watch.recorder.add_captured(name, call)
@@ -177,7 +181,7 @@ def try_capture(
         gradient = (
             None if not watch.recorder.gradients else GraphOutput(out) if output is None else GraphOutput(*output)
         )
-        watch.recorder.add_captured(name, call, _ablated(part) if ablations and ablated else "", gradient)
+        watch.recorder.add_captured(name, call, "" if is_note or not ablations else _ablated(part), gradient)
 
 
 def _ablated(module: nn.Module) -> str:
@@ -258,16 +262,17 @@ def report_unseen(module: nn.Module, reason: str) -> None:
 
 def _watches_of(module: nn.Module | None) -> list[tuple[Watch, str, nn.Module]]:
     """The watches of the model that a module is part of, with its name there, if they select it."""
-    if len(watches) == 1 and watches[0].layers is None:  # almost always
-        name = watches[0].names.get(id(module))
+    now_open = watches  # read once: another thread may close its watch in between
+    if len(now_open) == 1 and now_open[0].layers is None:  # almost always
+        name = now_open[0].names.get(id(module))
         if name is not None:
-            return [(watches[0], name, cast("nn.Module", module))]
+            return [(now_open[0], name, cast("nn.Module", module))]
     if module is None or not _is_watched(module):
         module = calling_module()
     if module is None:
         return []
     number = id(module)
-    matching = [(watch, watch.names[number], module) for watch in watches if number in watch.names]
+    matching = [(watch, watch.names[number], module) for watch in now_open if number in watch.names]
     if len(matching) > 1:
         # Where two threads each watch the same model, a watch gets the calls of its own thread. Calls from a thread
         # without a watch go to all.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import pytest
 import torch
 
@@ -101,3 +104,34 @@ def test_nothing_is_noted_without_a_watch_and_nothing_is_kept_alive() -> None:
     del cache
     assert growth.k() is None
     assert key_growth.take() is None
+
+
+def test_an_update_of_other_code_proves_nothing(compared: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = transformers.cache_utils.DynamicLayer
+    original = layer.update
+
+    @functools.wraps(original)
+    def halved(self: Any, *args: object, **options: object) -> tuple[torch.Tensor, torch.Tensor]:
+        k, v = original(self, *args, **options)
+        self.keys, self.values = k / 2, v
+        return self.keys, self.values
+
+    monkeypatch.setattr(layer, "update", halved)
+    model = llama()
+    with torch.no_grad(), watch(model) as seen:
+        model.generate(torch.tensor([[3, 4, 5]]), max_new_tokens=3, do_sample=False)  # type: ignore[operator]
+    assert compared
+    assert sorted(call.steps for call in seen) == [[1], [1], [1], [1], [3], [3]]
+    assert seen.faithful
+
+
+def test_values_without_a_version_counter_are_compared(compared: list[str]) -> None:
+    model = llama()
+    with torch.no_grad(), watch(model) as seen:
+        cache = transformers.DynamicCache(config=model.config)
+        model(torch.tensor([[3, 4, 5]]), past_key_values=cache)
+        with torch.inference_mode():
+            cache.layers[0].values = cache.layers[0].values.clone()
+        model(torch.tensor([[6]]), past_key_values=cache)
+    assert compared
+    assert seen.faithful

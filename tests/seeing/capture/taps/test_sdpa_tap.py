@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
@@ -55,3 +56,19 @@ def test_kernels_of_a_gpu(keys: int) -> None:
     state = saved_state(out)
     if state is not None:
         torch.testing.assert_close(state.double(), _expected(q, k), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.gpu
+def test_a_model_that_was_never_watched_can_be_captured_as_a_cuda_graph() -> None:
+    class Kernel(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    layers, x = nn.ModuleList([Kernel(), Kernel()]), torch.randn(1, 2, 64, 16, device="cuda", dtype=torch.bfloat16)
+    with torch.no_grad():
+        want = layers[1](layers[0](x))
+        graph = torch.cuda.CUDAGraph()
+        with watch(layers), torch.cuda.graph(graph):
+            out = layers[1](layers[0](x))
+        graph.replay()
+    torch.testing.assert_close(out, want)

@@ -127,6 +127,8 @@ class CallRecorder:
         """After a module ran for the first time: whether its outputs are still as they were."""
         new, self._new_outputs = self._new_outputs, []
         fixed = len(new) < NEW_OUTPUTS
+        if new[0][0].is_cuda and torch.cuda.is_current_stream_capturing():
+            return  # a comparison waits for the GPU, and would end the capture; the next run is examined
         try:
             with torch.no_grad(), call_routing.suspend_reports():
                 for out, version, call in new:
@@ -227,6 +229,8 @@ class CallRecorder:
             return
         k, v = entry.keys_and_values()
         (_, first), *later = entry.records(k, v)
+        if first.out_changed or any(record.out_changed for _, record in later):
+            self._fixed_outputs[entry.name] = False  # the next watch copies rows
         if self._joins(entry.name, first, entry.calls[0].address, entry.ablated):
             for _, record in later:
                 self._append_step(entry.name, self._last_calls[entry.name], record)

@@ -87,10 +87,11 @@ class CapturedCall:
 
     def record(self) -> Record:
         """The record, which says whether a tensor was changed in place since the call."""
-        changed = self.out_version not in (_COPIED, version_of(self.out))
+        out_changed = self.out_version not in (_COPIED, version_of(self.out))
         self.copy_rows()
         record = self.make(self)
-        record.changed = changed or self._fixed_versions != tuple([version_of(x) for x in self._fixed()])
+        record.out_changed = out_changed
+        record.changed = self._fixed_versions != tuple([version_of(x) for x in self._fixed()])
         record.key_versions = self.key_versions
         return record
 

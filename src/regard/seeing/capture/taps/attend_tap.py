@@ -41,7 +41,7 @@ def _report(request: Request, out: Tensor, state: Tensor | None, replaceable: bo
         energies = replace(energies, a=a.detach(), b=b.detach())
     details = energies, normalize, request.dropout
     call_routing.try_capture(
-        _record, a, b, request.v, out, state=state, learned=tuple(learned), details=details, ablated=replaceable
+        _record, a, b, request.v, out, state=state, learned=tuple(learned), details=details, is_note=not replaceable
     )
     for ablation, name in call_routing.ablations_of(None):
         ablation.check_maskless(name, "a call of regard.attend or regard.note", 1 < a.shape[-2] != b.shape[-2])

@@ -22,7 +22,9 @@ def cache_replacements() -> Iterator[Replacement]:
     """The cache's method that appends rows."""
     caches = sys.modules.get("transformers.cache_utils")  # imported if there is a Transformers model
     layer = getattr(caches, "DynamicLayer", None)
-    if layer is not None and "update" in vars(layer):
+    update = None if layer is None else vars(layer).get("update")
+    # Not one that other code put in its place: it may change older rows, to quantize or to evict them.
+    if layer is not None and getattr(update, "__globals__", None) is vars(caches):
         yield Replacement(layer, "update", _tapped_update, is_active=None)
 
 
@@ -31,13 +33,18 @@ def _tapped_update(original: Callable[..., tuple[Tensor, Tensor]]) -> Callable[.
 
     def update(self: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         old_k, old_v = getattr(self, "keys", None), getattr(self, "values", None)
-        if old_k is None or old_v is None or not call_routing.is_active() or old_k.is_inference():
+        if old_k is None or old_v is None or not call_routing.is_active() or _has_no_version(old_k, old_v):
             return original(self, *args, **kwargs)
         old_versions = old_k._version, old_v._version
         result = original(self, *args, **kwargs)
         k, v = result
-        if not k.is_inference() and not v.is_inference():
+        if not _has_no_version(k, v):
             key_growth.note(k, v, (id(old_k), id(old_v)), old_versions)
         return result
 
     return update
+
+
+def _has_no_version(k: Tensor, v: Tensor) -> bool:
+    """Whether one of them is an inference tensor, which has no version counter."""
+    return k.is_inference() or v.is_inference()
