@@ -45,7 +45,8 @@ def main() -> None:
             for _ in range(3)
         )
         seconds, tokens = dict.fromkeys(("reading", "encoding", "share", "batches"), 0.0), 0
-        blocks, shares = stream.blocks(0), BufferShares(Path(folder) / "shares", 0, PROCESSES)
+        blocks, shares = stream.blocks(0), BufferShares(Path(folder) / "shares", "one", 0, PROCESSES)
+        shares.clear()
         count = 0
         while count < pairs:
             start = time.process_time()

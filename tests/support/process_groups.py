@@ -25,6 +25,7 @@ from torch.distributed import TCPStore
 from regard.training import fit
 from regard.training.distributed import sharded_checkpoint
 from regard.training.recipe import recipe_loader
+from regard.training.streaming.buffer_shares import NAME
 from regard.training.trainer import lightning_module
 from tests.support.tiny_training import corpus, data_section
 
@@ -97,7 +98,7 @@ class Line(nn.Module):
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    groups = Groups(folder)
+    groups, streamed = Groups(folder), ["training.strategy=ddp", *STREAMED, f"data.root={folder}"]
 
     def train(run: str, *settings: str, resume: bool = False) -> None:
         file = folder / run / "recipe.toml" if resume else folder / "tiny.toml"
@@ -107,7 +108,7 @@ def main(folder: Path) -> None:
         train("ddp", *TWO, "training.strategy=ddp")
         train("fsdp", *TWO, *SHARDED)
         train("from-two", *TWO, *SHARDED, "training.updates=3")
-        train("streamed", *TWO, "training.strategy=ddp", *STREAMED, f"data.root={folder}")
+        train("streamed", *TWO, *streamed)
         torch.manual_seed(3)
         model = Line()
         x = torch.linspace(-1, 1, 8).reshape(4, 2, 1)
@@ -121,7 +122,7 @@ def main(folder: Path) -> None:
         train("from-two", "training.devices=1", *ONE, "training.updates=6", resume=True)
         train("from-one", *ONE, *SHARDED, "training.updates=3", "training.activation_checkpointing=true")
 
-    def end_in_update(rank: int) -> None:
+    def end_in_update(run: str, *settings: str, rank: int) -> None:
         step = lightning_module.TrainingModule.training_step
 
         def ends(self: Any, *arguments: Any) -> None:
@@ -130,7 +131,7 @@ def main(folder: Path) -> None:
             step(self, *arguments)
 
         lightning_module.TrainingModule.training_step = ends  # type: ignore[method-assign]
-        train("killed", *TWO, *SHARDED)
+        train(run, *TWO, *settings)
 
     def end_while_saving(rank: int) -> None:
         save = sharded_checkpoint.save
@@ -147,13 +148,16 @@ def main(folder: Path) -> None:
     def restart(rank: int) -> None:
         train("killed", *TWO, *SHARDED)  # the same command; torchrun says that it is a restart
         train("killed-saving", *TWO, *SHARDED)
+        train("killed-stream", *TWO, *streamed)
         train("from-one", *TWO, "training.accumulate=1", "training.updates=6", resume=True)
 
     groups.run("together", 2, together)
     groups.run("alone", 1, alone)
-    groups.run("killed", 2, end_in_update)
+    groups.run("killed", 2, lambda rank: end_in_update("killed", *SHARDED, rank=rank))
     groups.run("killed-saving", 2, end_while_saving)
-    for name in ("killed", "killed-saving"):
+    groups.run("killed-stream", 2, lambda rank: end_in_update("killed-stream", *streamed, rank=rank))
+    groups.report["killed-stream"]["shares"] = [*map(str, (folder / "killed-stream" / "data" / NAME).rglob("*.bin"))]
+    for name in ("killed", "killed-saving", "killed-stream"):
         kept = folder / name / "checkpoints"
         groups.report[name]["left"] = sorted(file.name for file in kept.iterdir())
     groups.run("restart", 2, restart, again="killed")

@@ -54,7 +54,8 @@ def together(world: int, work: Callable[[int], Any]) -> list[Any]:
 def test_each_process_encodes_its_part_and_has_the_whole(world: int, tokenizers: TokenizerPair, tmp_path: Path) -> None:
     whole = EncodedCorpus.build(PAIRS, tokenizers, longest=9)
     assert 0 < whole.about.dropped < 100
-    rows = [0] * world
+    rows, shares = [0] * world, [BufferShares(tmp_path / "shares", "session", rank, world) for rank in range(world)]
+    shares[0].clear()
 
     def work(rank: int) -> EncodedCorpus:
         def build(chunks: Iterable[RowChunk], *, folder: Path | None = None) -> EncodedCorpus:
@@ -62,7 +63,7 @@ def test_each_process_encodes_its_part_and_has_the_whole(world: int, tokenizers:
             rows[rank] += sum(len(chunk.rows) for chunk in chunks)
             return EncodedCorpus.build_chunks(chunks, tokenizers, longest=9, folder=folder)
 
-        return BufferShares(tmp_path / "shares", rank, world).build("0-0-0", list(row_chunks(PAIRS, 10)), build)
+        return shares[rank].build("0-0-0", list(row_chunks(PAIRS, 10)), build)
 
     for encoded in together(world, work):
         assert encoded.about == whole.about
@@ -95,15 +96,17 @@ def test_batches_are_the_same_and_old_shares_are_removed(
         assert len(positions.read()) > 2
         return items
 
-    shared = together(2, lambda rank: first_items(rank, BufferShares(tmp_path / "shares", rank, 2)))
+    folder = tmp_path / "shares" / "session"
+    BufferShares(tmp_path / "shares", "session", 0, 2).clear()
+    shared = together(2, lambda rank: first_items(rank, BufferShares(tmp_path / "shares", "session", rank, 2)))
     for rank, items in enumerate(shared):
         for got, expected in zip(items, first_items(rank, None), strict=True):
             for mine, alone in zip(got, expected, strict=True):
                 assert mine.rows.tolist() == alone.rows.tolist()
                 assert mine.source.tolist() == alone.source.tolist()
                 assert mine.target.tolist() == alone.target.tolist()
-    assert len(list((tmp_path / "shares").glob("*.0"))) <= 2
-    assert len(list((tmp_path / "shares").glob("*.1"))) <= 2
+    assert 0 < len(list(folder.glob("*.0"))) <= 2
+    assert 0 < len(list(folder.glob("*.1"))) <= 2
 
 
 @pytest.fixture
@@ -112,7 +115,7 @@ def build(tokenizers: TokenizerPair) -> Any:
 
 
 def test_nobody_waits_for_a_process_that_ended(build: Any, tmp_path: Path) -> None:
-    first, second = (BufferShares(tmp_path / "shares", rank, 2) for rank in range(2))
+    first, second = (BufferShares(tmp_path / "shares", "session", rank, 2) for rank in range(2))
     first.clear()
     second.end()
     with pytest.raises(RuntimeError, match="process 1 has ended, and its share of the buffer 0-0-0 is missing"):
@@ -125,16 +128,37 @@ def test_nobody_waits_for_a_process_that_ended(build: Any, tmp_path: Path) -> No
 
 def test_waiting_has_a_limit(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffer_shares, "LIMIT", 0.1)
-    shares = BufferShares(tmp_path / "shares", 0, 2)
+    shares = BufferShares(tmp_path / "shares", "session", 0, 2)
+    shares.clear()
     with pytest.raises(RuntimeError, match=r"process 1 has not written .*does not share the run's folder"):
         shares.build("0-0-0", list(row_chunks(PAIRS)), build)
 
 
-def test_an_end_removes_the_shares_of_a_process(build: Any, tmp_path: Path) -> None:
-    alone = BufferShares(tmp_path / "shares", 0, 1)
-    alone.clear()
-    alone.build("0-0-0", list(row_chunks(PAIRS)), build)
-    assert (tmp_path / "shares" / "0-0-0.0").is_dir()
-    alone.end()
-    assert not (tmp_path / "shares" / "0-0-0.0").exists()
-    BufferShares(tmp_path / "nothing", 0, 1).end()  # before anything began
+def test_an_end_removes_the_shares_of_a_process_and_the_last_end_the_folder(build: Any, tmp_path: Path) -> None:
+    shares = [BufferShares(tmp_path / "shares", "session", rank, 2) for rank in range(2)]
+    shares[0].clear()
+    together(2, lambda rank: shares[rank].build("0-0-0", list(row_chunks(PAIRS)), build))
+    folder = tmp_path / "shares" / "session"
+    assert (folder / "0-0-0.0").is_dir()
+    shares[0].end()
+    assert not (folder / "0-0-0.0").exists()
+    assert (folder / "0-0-0.1").is_dir()
+    for each in (shares[1], *shares):  # after an exception, a process ends twice
+        each.end()
+        assert not (tmp_path / "shares").exists()
+    with pytest.raises(RuntimeError, match="has ended"):  # a worker that reads ahead does not make the folder again
+        shares[0].build("0-0-1", list(row_chunks(PAIRS)), build)
+    assert not (tmp_path / "shares").exists()
+
+
+def test_shares_of_a_killed_session_are_not_read(build: Any, tmp_path: Path) -> None:
+    """A worker whose process was killed encodes its share to the end, after another session has begun."""
+    chunks = list(row_chunks(PAIRS, 10))
+    killed = BufferShares(tmp_path / "shares", "before", 0, 2)
+    killed.clear()
+    build(chunks[:5], folder=killed.folder / "0-0-0.0")
+    now = [BufferShares(tmp_path / "shares", "now", rank, 3) for rank in range(3)]
+    now[0].clear()
+    build(chunks[:5], folder=killed.folder / "0-0-0.0")  # as the last moment of the worker
+    for encoded in together(3, lambda rank: now[rank].build("0-0-0", chunks, build)):
+        assert encoded.rows.tolist() == list(range(100))

@@ -52,11 +52,8 @@ class RecurrentProducts:
         """`first` reads the tokens, `attending` the contexts, `join` [h; y; c]."""
         if first.early is None or attending.late is None:
             raise ValueError("the first cell needs an early input, and the attending cell a late one")
-        width, embedding, dtype = (
-            first.recall.shape[1],
-            first.early.shape[1],
-            values.dtype,
-        )  # autocast's, where it is on
+        width, embedding = first.recall.shape[1], first.early.shape[1]
+        dtype = values.dtype  # autocast's, where it is on
         to_state, to_token, to_context = join.weight.split([width, embedding, values.shape[-1]], 1)
         projected = values @ torch.cat([attending.late, to_context]).to(dtype).mT
         bias = None

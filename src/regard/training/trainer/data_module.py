@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from functools import partial
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytorch_lightning as lightning
@@ -125,7 +126,9 @@ class DataModule(lightning.LightningDataModule):
             stream = pair_stream(data, seed=recipe.seed)
             self.files = StreamFiles.of(data)
             if self.trainer.world_size > 1:
-                self.shares = BufferShares(self.run.data / SHARES, self.trainer.global_rank, self.trainer.world_size)
+                session: str = self.trainer.strategy.broadcast(token_hex(4))
+                rank, world = self.trainer.global_rank, self.trainer.world_size
+                self.shares = BufferShares(self.run.data / SHARES, session, rank, world)
                 if self.trainer.is_global_zero:
                     self.shares.clear()
                 self.trainer.strategy.barrier()
