@@ -2,16 +2,23 @@
 
     PYTHONPATH=<folder with joeynmt 2.3.0 and importlib_metadata> python -m benchmarks.joeynmt [--device cuda]
 
-JoeyNMT's models are built by its own `build_model`, trained with its own loss, and searched by its own `search`. On a
-GPU it runs in float32 and in its own mixed precision (float16 with a gradient scaler), and the faster of both counts.
-Both libraries take turns, and the median of the ratios is printed. On a CPU it is CPU seconds, which other work on the
-machine changes less.
+JoeyNMT's models are built by its own `build_model`, trained with its own loss, and searched by its own `search`.
+
+- On a GPU it runs in float32 and in its own mixed precision (float16 with a gradient scaler), regard in bf16-mixed.
+- On a CPU both run in float32 and in bfloat16. JoeyNMT turns its `fp16` off on a CPU, so its own precision there is
+  float32; bfloat16 is autocast around it, which its configuration cannot switch on, and has a ratio of its own.
+  regard's is `training.precision = "bf16-mixed"`, and `regard translate --precision bfloat16`.
+
+The fastest regard is compared with the fastest JoeyNMT as it comes. All take turns, and the median of the ratios is
+printed. On a CPU it is CPU seconds, which other work on the machine changes less.
 Sentences are random ids with the lengths of ordinary ones: what is timed does not depend on which words they are.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
+import logging
 import statistics
 import time
 from dataclasses import dataclass
@@ -32,13 +39,14 @@ from regard.models import (
     TransformerDecoderConfig,
     TransformerEncoderConfig,
 )
+from regard.training.recipe.recipe_sections import TrainingSection
 from regard.training.trainer.cuda_graphs import CudaGraphs
+from regard.training.trainer.optimizer import adamw
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from regard.decoding import Hypothesis
-    from regard.models import Loss
 
 VOCABULARY = 8000
 
@@ -133,23 +141,45 @@ def sentences(size: int, seed: int = 0) -> list[Batch]:
     ]
 
 
-def trainer(model: torch.nn.Module, loss: Callable[[Any], torch.Tensor], half: bool = False) -> Callable[[Any], None]:
-    """One update; `half`: as JoeyNMT does it with `fp16: True`."""
-    on_gpu = next(model.parameters()).is_cuda
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=on_gpu)
-    scaler = torch.amp.GradScaler("cuda", enabled=half)
+def our_update(model: EncoderDecoder, autocast: torch.dtype | None) -> Callable[[Batch], None]:
+    """One update as `regard train` does it: on a GPU in CUDA graphs; `autocast` None: in float32."""
+    device = next(model.parameters()).device.type
+    graphs = CudaGraphs(model, smoothing=0.1, autocast=autocast) if device == "cuda" else None
+    optimizer = adamw([list(model.parameters())], TrainingSection(rate=1e-4))
 
-    def step(batch: Any) -> None:
+    def update(batch: Batch) -> None:
+        if graphs is not None:
+            loss = graphs(batch)
+        else:
+            with torch.autocast(device, autocast, enabled=autocast is not None):
+                loss = model.loss(batch, smoothing=0.1)
+        loss.total.backward()
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        torch._foreach_mul_(gradients, (1 / loss.tokens).to(gradients[0].dtype))
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return update
+
+
+def their_update(model: Any, autocast: torch.dtype | None) -> Callable[[Any], None]:
+    """One update as JoeyNMT does it, with a scaler in float16."""
+    device = next(model.parameters()).device.type
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=device == "cuda")
+    scaler = torch.amp.GradScaler(device, enabled=autocast == torch.float16)
+
+    def update(batch: Any) -> None:
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", torch.float16, enabled=half):
-            result = loss(batch)
-        scaler.scale(result).backward()
+        with torch.autocast(device, autocast, enabled=autocast is not None):
+            total: torch.Tensor = model(return_type="loss", **vars(batch))[0]
+        scaler.scale(total / batch.ntokens).backward()
         scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
 
-    return step
+    return update
 
 
 @dataclass
@@ -186,21 +216,41 @@ def seconds_in_turns(works: dict[str, Work], device: torch.device, rounds: int) 
     return {name: each[-rounds:] for name, each in seconds.items()}
 
 
-def their_works(work: Callable[[bool], Callable[[Any], object]], inputs: list[Any]) -> dict[str, Work]:
-    """JoeyNMT's part, by precision; float16 on a GPU only."""
-    works = {"JoeyNMT in float32": Work(work(False), inputs)}
-    if inputs[0].src.is_cuda:
-        works["JoeyNMT in float16"] = Work(work(True), inputs)
-    return works
+REGARD, JOEYNMT, BY_HAND = "regard", "JoeyNMT", "autocast around JoeyNMT"
+"""How the names of works begin; BY_HAND is no option of JoeyNMT."""
+
+
+def works_of(
+    device: torch.device, ours: Callable[[torch.dtype | None], Work], theirs: Callable[[torch.dtype | None], Work]
+) -> dict[str, Work]:
+    """Both libraries in the precisions that they are compared in."""
+    if device.type == "cuda":
+        return {
+            f"{REGARD} in bfloat16": ours(torch.bfloat16),
+            f"{JOEYNMT} in float32": theirs(None),
+            f"{JOEYNMT} in float16": theirs(torch.float16),
+        }
+    return {
+        f"{REGARD} in float32": ours(None),
+        f"{REGARD} in bfloat16": ours(torch.bfloat16),
+        f"{JOEYNMT} in float32": theirs(None),
+        f"{BY_HAND} in bfloat16": theirs(torch.bfloat16),
+    }
 
 
 def speeds(tokens: int, seconds: dict[str, list[float]]) -> str:
-    """Tokens per second of each, and the median of the ratios of the faster JoeyNMT and regard."""
+    """Tokens per second of each, and the median of the ratios of the fastest JoeyNMT and the fastest regard."""
     middle = {name: statistics.median(each) for name, each in seconds.items()}
-    fastest = min((name for name in seconds if name != "regard"), key=lambda name: middle[name])
-    ratios = [other / own for other, own in zip(seconds[fastest], seconds["regard"], strict=True)]
-    each = ", ".join(f"{name} {tokens / middle[name]:,.0f}" for name in seconds)
-    return f"{each} tokens/s: {statistics.median(ratios):.2f} × ({min(ratios):.2f} to {max(ratios):.2f})"
+    own, *others = (
+        min((name for name in seconds if name.startswith(library)), key=middle.__getitem__, default=None)
+        for library in (REGARD, JOEYNMT, BY_HAND)
+    )
+    line = f"{', '.join(f'{name} {tokens / middle[name]:,.0f}' for name in seconds)} tokens/s"
+    for other in others:
+        if own is not None and other is not None:
+            ratios = [theirs / ours for theirs, ours in zip(seconds[other], seconds[own], strict=True)]
+            line += f"; {own} ÷ {other}: {statistics.median(ratios):.2f} × ({min(ratios):.2f} to {max(ratios):.2f})"
+    return line
 
 
 def our_search(model: EncoderDecoder, batch: Batch, longest: int) -> list[list[Hypothesis]]:
@@ -208,16 +258,46 @@ def our_search(model: EncoderDecoder, batch: Batch, longest: int) -> list[list[H
         return search(model, model.encode(batch.source, batch.source_lengths), beams=5, longest=longest)
 
 
-def their_search(model: Any, batch: Any, longest: int, half: bool = False) -> Any:
+def their_search(model: Any, batch: Any, longest: int, autocast: torch.dtype | None = None) -> Any:
     from joeynmt.search import search
 
-    autocast = {"device_type": "cuda", "enabled": half, "dtype": torch.float16}
+    settings: dict[str, Any] = {"device_type": batch.src.device.type, "enabled": autocast is not None}
+    if autocast is not None:
+        settings["dtype"] = autocast
     with torch.no_grad():
-        return search(model, batch, max_output_length=longest, beam_size=5, beam_alpha=1.0, autocast=autocast)
+        return search(model, batch, max_output_length=longest, beam_size=5, beam_alpha=1.0, autocast=settings)
 
 
-def searcher(model: Any, longest: int, half: bool) -> Callable[[Any], object]:
-    return partial(their_search, model, longest=longest, half=half)
+def compare_training(kind: str, device: torch.device, data: list[Batch], rounds: int) -> str:
+    config = ours(kind).config
+    our_data, their_data = [b.to(device) for b in data], [their_batch(b, device) for b in data]
+    works = works_of(
+        device,
+        lambda dtype: Work(our_update(EncoderDecoder(config).to(device).train(), dtype), our_data),
+        lambda dtype: Work(their_update(theirs(config).to(device).train(), dtype), their_data),
+    )
+    tokens = sum(int((b.target_lengths - 1).sum()) for b in data)
+    return speeds(tokens, seconds_in_turns(works, device, rounds))
+
+
+def compare_search(kind: str, device: torch.device, size: int, longest: int, rounds: int) -> str:
+    """Models as they are made: trained for a few steps, they would end their sentences anywhere. These never do."""
+    model, texts = ours(kind).to(device).eval(), sentences(size)
+    their_model = theirs(model.config).to(device).eval()
+    our_data, their_data = [b.to(device) for b in texts], [their_batch(b, device) for b in texts]
+
+    def our_work(dtype: torch.dtype | None) -> Work:
+        # On a GPU a search has the precision of the model, which is float32.
+        model_in_dtype = model if dtype is None or device.type == "cuda" else copy.deepcopy(model).to(dtype)
+        return Work(partial(our_search, model_in_dtype, longest=longest), our_data)
+
+    def their_work(dtype: torch.dtype | None) -> Work:
+        return Work(partial(their_search, their_model, longest=longest, autocast=dtype), their_data)
+
+    works = works_of(device, our_work, their_work)
+    if device.type == "cuda":  # see above
+        works = {name.replace(f"{REGARD} in bfloat16", f"{REGARD} in float32"): work for name, work in works.items()}
+    return speeds(size * len(texts) * longest, seconds_in_turns(works, device, rounds))
 
 
 def main() -> None:
@@ -227,7 +307,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1500)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--longest", type=int, default=30, help="tokens of each translation")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 32, 256], help="sentences translated at once")
+    parser.add_argument("--sizes", type=int, nargs="*", default=[1, 32, 256], help="sentences translated at once")
     parser.add_argument("--search-only", action="store_true", help="no training")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--models", nargs="+", default=["bahdanau", "transformer"])
@@ -235,40 +315,13 @@ def main() -> None:
     device = torch.device(given.device)
     if given.threads:
         torch.set_num_threads(given.threads)
-    data = batches(given.batches, given.tokens)
-    tokens = sum(int((b.target_lengths - 1).sum()) for b in data)
+    logging.getLogger("joeynmt").setLevel(logging.WARNING)
     for kind in given.models:
-        model = ours(kind).to(device).train()
-
-        # As `regard train` does it: mixed precision in CUDA graphs on a GPU, plain float32 on a CPU.
-        on_gpu = device.type == "cuda"
-        loss_of = (
-            CudaGraphs(model, smoothing=0.1, autocast=torch.bfloat16) if on_gpu else partial(model.loss, smoothing=0.1)
-        )
-
-        def our_loss(batch: Batch, loss_of: Callable[[Batch], Loss] = loss_of) -> torch.Tensor:
-            loss = loss_of(batch)
-            return loss.total / loss.tokens
-
-        joey = theirs(model.config).to(device).train()
-
-        def their_loss(batch: Any, joey: Any = joey) -> torch.Tensor:
-            total: torch.Tensor = joey(return_type="loss", **vars(batch))[0]
-            return total / batch.ntokens
-
-        works = {"regard": Work(trainer(model, our_loss), [b.to(device) for b in data])}
-        works |= their_works(partial(trainer, joey, their_loss), [their_batch(b, device) for b in data])
         if not given.search_only:
-            print(f"{kind} training: {speeds(tokens, seconds_in_turns(works, device, given.rounds))}", flush=True)
-        # Models as they are made: trained for a few steps, they would end their sentences anywhere. These never do.
-        model = ours(kind).to(device).eval()
-        joey = theirs(model.config).to(device).eval()
+            data = batches(given.batches, given.tokens)
+            print(f"{kind} training: {compare_training(kind, device, data, given.rounds)}", flush=True)
         for size in given.sizes:
-            texts = sentences(size)
-            count = size * len(texts) * given.longest
-            works = {"regard": Work(partial(our_search, model, longest=given.longest), [b.to(device) for b in texts])}
-            works |= their_works(partial(searcher, joey, given.longest), [their_batch(b, device) for b in texts])
-            line = speeds(count, seconds_in_turns(works, device, given.rounds))
+            line = compare_search(kind, device, size, given.longest, given.rounds)
             print(f"{kind} beam 5, {size} sentences: {line}", flush=True)
 
 

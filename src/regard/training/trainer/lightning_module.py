@@ -27,6 +27,7 @@ from .cuda_graphs import CudaGraphs
 from .interrupt_signals import InterruptSignals
 from .learning_rate import rate
 from .moving_average import MovingAverage
+from .optimizer import adam_settings, adamw
 from .training_model import DivergedError, TrainingModel
 from .validation import ValidationState, validate
 
@@ -91,18 +92,7 @@ class TrainingModule(lightning.LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         groups = parameter_groups(self, self.settings)
         self._shares = [rate_share(part, self.settings) for part in groups]
-        return torch.optim.AdamW(
-            [{"params": parameters} for parameters in groups.values()],
-            lr=self.settings.rate,
-            eps=1e-9,
-            fused=self.device.type == "cuda",
-            **self._adam_settings(),
-        )
-
-    def _adam_settings(self) -> dict[str, Any]:
-        """What a resumed run may change. The rate is set at every update."""
-        first, second = self.settings.betas
-        return {"betas": (first, second), "weight_decay": self.settings.decay}
+        return adamw(groups.values(), self.settings)
 
     def on_fit_start(self) -> None:
         weights_size = size(self.model.state_dict())
@@ -116,7 +106,7 @@ class TrainingModule(lightning.LightningModule):
             self._forget(update)
         for optimizer in self.trainer.optimizers:
             for group in optimizer.param_groups:  # a checkpoint brings its own
-                group.update(self._adam_settings())
+                group.update(adam_settings(self.settings))
         if self._chance is not None and self.global_rank < len(self._chance):
             restore_rng_state(self._chance[self.global_rank])
         elif self._chance is not None:  # there are more processes than before
