@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
 from regard import cli
 from regard.decoding import Hypothesis, Translation, load_model_and_tokenizers, translate
@@ -42,6 +43,24 @@ def test_arguments(
     loaded = load_model_and_tokenizers.load(folder)
     expected = translate(loaded.model, tokenizers, TEXTS[:2], beams=2, length_penalty=0.5)
     assert out.splitlines() == [t.text for t in expected]
+
+
+def test_bfloat16(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["I have two brothers.", "Where is the library?", "She does not like coffee."]
+    for model in ("tatoeba-transformer-en-fr", "tatoeba-bahdanau-en-fr"):
+        loaded = load_model_and_tokenizers.load(model, precision="bfloat16")
+        assert {x.dtype for x in loaded.model.parameters()} == {torch.bfloat16}
+        common = ("translate", "--model", model, *texts)
+        out = command_output(capsys, monkeypatch, *common, "--precision", "bfloat16")
+        assert out.splitlines() == [t.text for t in translate(loaded.model, loaded.tokenizers, texts, beams=5)]
+        assert out == command_output(capsys, monkeypatch, *common), "these are so clear that rounding changes nothing"
+
+
+def test_bfloat16_is_for_translators_in_torch(folder: Path) -> None:
+    with pytest.raises(ValueError, match="precision bfloat16 is for the engine torch"):
+        load_model_and_tokenizers.load(folder, engine="ctranslate2", precision="bfloat16")
+    with pytest.raises(ValueError, match="precision bfloat16 is for translators; opinions-lstm is none"):
+        load_model_and_tokenizers.load("opinions-lstm", precision="bfloat16")
 
 
 def test_a_file_a_pipe_and_arguments_say_the_same(

@@ -15,6 +15,7 @@ from .shared_options import (
     EngineName,
     LengthPenalty,
     PairColumns,
+    Precision,
     Tokens,
     find_device,
     search_settings,
@@ -60,6 +61,7 @@ def evaluate(
         typer.Option(metavar="FILE.png", help="Draw a translator's BLEU by sentence length: .png, .svg or .pdf."),
     ] = None,
     engine: EngineName = "torch",
+    precision: Precision = "float32",
     device: Device = "auto",
     tokens: Tokens = None,
 ) -> None:
@@ -103,7 +105,7 @@ def evaluate(
         "--tokenised": tokenised or None,
         "--tokens": tokens,
     }
-    loaded = load_model_and_tokenizers.load(run, find_device(device), engine)
+    loaded = load_model_and_tokenizers.load(run, find_device(device), engine, precision=precision)
     task = loaded.model.task
     for option, value in options.items():
         if value is not None and task not in TASKS[option]:
@@ -133,7 +135,8 @@ def evaluate(
             save_length_curves(save_plot, {loaded.run.name if loaded.run else run: evaluation})
             files.append(save_plot)
         if loaded.run is not None:
-            name = data if engine == "torch" else f"{data} ({engine})"
+            variant = precision if engine == "torch" else engine
+            name = data if variant == "float32" else f"{data} ({variant})"
             files.append(results_file.save_result(loaded.run, name, evaluation))
     except OSError as error:
         write_error = error

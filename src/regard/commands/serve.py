@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .shared_options import Device, EngineName, find_device
+from .shared_options import Device, EngineName, Precision, find_device
 from .typer_app import app
 
 TOKEN = "REGARD_TOKEN"
@@ -35,6 +35,7 @@ def serve(
         typer.Option("--token/--no-token", help=f"Ask for a token: that of {TOKEN}, or a new one, which is printed."),
     ] = True,
     engine: EngineName = "torch",
+    precision: Precision = "float32",
     device: Device = "auto",
 ) -> None:
     """Serve a translator or a text classifier over HTTP, computing the texts of many requests together.
@@ -52,7 +53,7 @@ def serve(
     from ..serving.served_model import ServedModel
     from ..viewer.http.server import AppServer
 
-    served = ServedModel(model, find_device(device), engine)
+    served = ServedModel(model, find_device(device), engine, precision)
     make = partial(create_serve_app, served, batch=batch, wait=wait / 1000, queue=queue)
     secret = os.environ.get(TOKEN) or True
     server = AppServer(make, host, port, token=secret if token else False)

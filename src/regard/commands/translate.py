@@ -16,6 +16,7 @@ from .shared_options import (
     Device,
     EngineName,
     LengthPenalty,
+    Precision,
     Tokens,
     find_device,
     search_settings,
@@ -88,6 +89,7 @@ def translate(
         typer.Option(metavar="FILE.png", help="Draw the weights into a file: .png, .svg or .pdf. One sentence."),
     ] = None,
     engine: EngineName = "torch",
+    precision: Precision = "float32",
     device: Device = "auto",
     tokens: Tokens = None,
 ) -> None:
@@ -120,7 +122,7 @@ def translate(
     from ..decoding import translate as translate_texts
 
     loaded = load_model_and_tokenizers.load_ensemble(
-        model or [load_model_and_tokenizers.DEFAULT], find_device(device), engine
+        model or [load_model_and_tokenizers.DEFAULT], find_device(device), engine, precision=precision
     )
     other = load_model_and_tokenizers.load(rescore, find_device(device), wanted=("translate",)) if rescore else None
     settings = search_settings(loaded, beams, length_penalty, coverage_penalty)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..json_file import read_object
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..data import TokenizerPair
     from .beam_search import SearchSettings
 
+PrecisionName = Literal["float32", "bfloat16"]
 SHIPPED = Path(__file__).parent.parent / "shipped"
 DEFAULT = "tatoeba-transformer-en-fr"
 COMMANDS = {"write": "generate", "spell": "classify"}  # by task; the other tasks have the names of their commands
@@ -32,16 +33,23 @@ class Pretrained:
 
 
 def load(
-    name: str | Path = DEFAULT, device: str = "cpu", engine: str = "torch", *, wanted: Collection[str] = ()
+    name: str | Path = DEFAULT,
+    device: str = "cpu",
+    engine: str = "torch",
+    *,
+    wanted: Collection[str] = (),
+    precision: PrecisionName = "float32",
 ) -> Pretrained:
     """The model in evaluation mode on a device, or the copy of it that `regard export` wrote for another engine.
 
-    A model whose task is not in `wanted` is an error that names the command for it.
+    A model whose task is not in `wanted` is an error that names the command for it. `precision` is for translators.
     """
     from ..data.tokenizer_pair import TokenizerPair
     from ..models import load as load_model
 
     exported = engine == "ctranslate2"
+    if exported and precision != "float32":
+        raise ValueError(f"precision {precision} is for the engine torch; ctranslate2 has that of its export")
     folder, run = _exported(Path(name)) if exported else find(name)
     search, tokenizers = _search(run), TokenizerPair.load(folder)
     model: Any
@@ -54,12 +62,18 @@ def load(
     if wanted and model.task not in wanted:
         command = COMMANDS.get(model.task, model.task)
         raise ValueError(f"{name} is a model for `regard {command}`; give one that can {' or '.join(wanted)}")
+    if precision == "bfloat16":
+        if model.task != "translate":
+            raise ValueError(f"precision bfloat16 is for translators; {name} is none: use float32")
+        model = model.bfloat16()
     return Pretrained(model, tokenizers, folder, run, search)
 
 
-def load_ensemble(names: Sequence[str | Path], device: str = "cpu", engine: str = "torch") -> Pretrained:
+def load_ensemble(
+    names: Sequence[str | Path], device: str = "cpu", engine: str = "torch", *, precision: PrecisionName = "float32"
+) -> Pretrained:
     """One translator as `load` gives it; of several an `Ensemble`, with the folder and the settings of the first."""
-    loaded = [load(name, device, engine, wanted=("translate",)) for name in names]
+    loaded = [load(name, device, engine, wanted=("translate",), precision=precision) for name in names]
     if len(loaded) == 1:
         return loaded[0]
     if engine != "torch":

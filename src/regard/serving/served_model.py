@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ..decoding import Translation
     from ..decoding.classification import Classification
+    from ..decoding.load_model_and_tokenizers import PrecisionName
 
 TASKS = ("translate", "classify")
 DIGITS = 5
@@ -43,9 +44,11 @@ class ServeSettings:
 class ServedModel:
     """A translator or a text classifier: a run, a model's folder, or one that ships."""
 
-    def __init__(self, name: str, device: str = "cpu", engine: str = "torch") -> None:
+    def __init__(
+        self, name: str, device: str = "cpu", engine: str = "torch", precision: PrecisionName = "float32"
+    ) -> None:
         self.name = name
-        self.loaded = load_model_and_tokenizers.load(name, device, engine, wanted=TASKS)
+        self.loaded = load_model_and_tokenizers.load(name, device, engine, wanted=TASKS, precision=precision)
         self.task: str = self.loaded.model.task
         if self.loaded.tokenizers.source.kind != "text":
             raise ValueError(f"{name} reads {self.loaded.tokenizers.source.kind}; `regard serve` serves models of text")

@@ -13,7 +13,7 @@ pytest.importorskip("pytorch_lightning")
 
 from regard.data import TokenizerPair
 from regard.decoding import translate
-from regard.models import Classifier, EncoderDecoder
+from regard.models import Classifier, EncoderDecoder, load
 from regard.training import Run, fit
 from regard.training.recipe import recipe_loader
 from regard.training.run.checkpoints import WeightSnapshots
@@ -166,6 +166,23 @@ class TestFit:
         events.Reload()
         losses = [float(row[2]) for row in measured(run.folder) if row[2]]
         assert [event.value for event in events.Scalars("loss")] == pytest.approx(losses)
+
+    @pytest.mark.parametrize("base", ["bahdanau-phrasebook", "transformer-phrasebook"])
+    def test_bfloat16_learns_what_float32_learns(self, file: Path, tmp_path: Path, base: str) -> None:
+        text = file.read_text(encoding="utf-8").replace("bahdanau-phrasebook", base)
+        if base == "transformer-phrasebook":
+            text = text.replace("embedding = 16", "heads = 2\nhidden = 32")
+        file = tmp_path / "mixed.toml"
+        file.write_text(text, encoding="utf-8")
+        settings, losses = ["encoder.dropout=0.0", "decoder.dropout=0.0", "training.log_every=5"], {}
+        for precision in ("32-true", "bf16-mixed"):
+            recipe = recipe_loader.load_recipe(file, [*settings, f"training.precision={precision}"])
+            run = fit(recipe, tmp_path / precision)
+            losses[precision] = [float(line[2]) for line in measured(run.folder) if line[2]]
+            assert {x.dtype for x in load(run.model).parameters()} == {torch.float32}
+        assert losses["bf16-mixed"] != losses["32-true"]
+        assert losses["bf16-mixed"] == pytest.approx(losses["32-true"], rel=3e-2)
+        assert losses["bf16-mixed"][-1] < 0.95 * losses["bf16-mixed"][0]
 
     def test_a_missing_tokenizer_is_named_before_anything_is_made(self, file: Path, tmp_path: Path) -> None:
         recipe = recipe_loader.load_recipe(file, ["tokenizer.load=nowhere"])
