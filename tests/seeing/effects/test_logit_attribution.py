@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from regard.seeing.analysis import logit_attribution
 from tests.support.small_language_models import small_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TEXTS = torch.randint(40, (3, 9), generator=torch.Generator().manual_seed(5))
 
@@ -82,6 +87,18 @@ def test_strongest_heads_come_first() -> None:
     assert value == float(mean[layer, head])
     assert abs(value) == float(mean.abs().max())
     assert abs(second[2]) <= abs(value)
+
+
+def test_the_table_has_every_part(tmp_path: Path) -> None:
+    parts = logit_attribution(small_model("gpt2"), TEXTS, 3)
+    columns = parts.table().columns
+    for entry in range(3):
+        values = [x for x, at in zip(columns["value"], columns["entry"], strict=True) if at == entry]
+        assert sum(values) == pytest.approx(float(parts.total[entry]))
+    places = zip(columns["entry"], columns["part"], columns["layer"], columns["head"], strict=True)
+    assert columns["value"][list(places).index((1, "head", 2, 3))] == float(parts.heads[1, 2, 3])
+    parts.save(tmp_path / "parts.csv")
+    assert (tmp_path / "parts.csv").read_text().startswith("entry,part,layer,head,value\n0,constant,,,")
 
 
 def test_a_model_that_does_not_add_up_is_refused() -> None:

@@ -10,7 +10,7 @@ from ..effects.logit_lens import logit_lens, next_tokens
 from ..effects.value_weighted_attention import value_weighted_attention
 from .ablation import ablate, output_difference
 from .attention_rollout import flow, rollout
-from .distance_between_heads import classical_scaling, head_distances
+from .distance_between_heads import classical_scaling, head_distances, head_matches
 from .head_patterns import THRESHOLDS, Patterns
 from .induction_heads import induction_scores, repeated_sequence
 from .retrieval_heads import retrieval_scores
@@ -29,6 +29,7 @@ __all__ = [
     "energy_attribution",
     "flow",
     "head_distances",
+    "head_matches",
     "induction_scores",
     "logit_attribution",
     "logit_lens",

@@ -13,41 +13,86 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..capture.call_inputs_and_output import evenly_spaced
+from ..result_table import ResultTable
 from .layer_stack import entry_weights, layer_stack
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
+    from ..capture.attention_call import Call
     from ..capture.recorded_calls import Seen
 
 ROWS = 64
 """Queries compared, evenly spaced over the text."""
 
 
-def head_distances(seen: Seen, entry: int = 0, rows: int = ROWS) -> Float[Tensor, "heads heads"]:
-    """The distance between all heads of all self-attention layers, ordered by layer, then head."""
-    calls = layer_stack([call for call in seen if call.kind == "self"])
-    if not calls or len({call.shape[-2:] for call in calls}) > 1:
+def head_distances(
+    seen: Seen, entry: int = 0, rows: int = ROWS, *, other: Seen | None = None
+) -> Float[Tensor, "heads others"]:
+    """The distance between all heads of all self-attention layers, ordered by layer, then head.
+
+    With `other`, between the heads of two runs on the same tokens: of two models, or two checkpoints of one.
+    """
+    sides = [_self_attention(each) for each in ([seen] if other is None else [seen, other])]
+    lengths = {call.shape[-2:] for calls in sides for call in calls}
+    if not all(sides) or len(lengths) > 1:
         raise ValueError("heads are compared over one text: the self-attention layers must all have one length")
-    queries, keys = calls[0].shape[-2:]
+    ((queries, keys),) = lengths
     sample = evenly_spaced(queries, rows).tolist()
     total: Tensor | None = None
     for query in sample:  # one row of every head at once: [all heads, keys]
-        parts = [entry_weights(call, entry).tile(query, slice(None)).squeeze(-2).float().cpu() for call in calls]
-        divergence = _jensen_shannon(0.999 * torch.cat(parts) + 0.001 / keys)
+        p, *more = (0.999 * _row(calls, entry, query) + 0.001 / keys for calls in sides)
+        divergence = _jensen_shannon(p, *more) if more else _jensen_shannon(p, p).fill_diagonal_(0)
         total = divergence if total is None else total + divergence
     assert total is not None
     return total / len(sample)
 
 
-def _jensen_shannon(p: Float[Tensor, "heads t"]) -> Float[Tensor, "heads heads"]:
+def head_matches(seen: Seen, other: Seen, entry: int = 0, rows: int = ROWS) -> ResultTable:
+    """For each head of a run the nearest head of another run on the same tokens: two models, or two checkpoints.
+
+    `mutual` says whether the two are each other's nearest; `same place` is the distance to the head of the same layer
+    and number, None where there is none.
+    """
+    distances = head_distances(seen, entry, rows, other=other)
+    mine, theirs = (_places(_self_attention(each)) for each in (seen, other))
+    nearest, back = distances.argmin(1).tolist(), distances.argmin(0).tolist()
+    at = {place: number for number, place in enumerate(theirs)}
+    return ResultTable(
+        {
+            "layer": [layer for layer, _ in mine],
+            "head": [head for _, head in mine],
+            "other layer": [theirs[n][0] for n in nearest],
+            "other head": [theirs[n][1] for n in nearest],
+            "distance": [float(distances[n, m]) for n, m in enumerate(nearest)],
+            "mutual": [back[m] == n for n, m in enumerate(nearest)],
+            "same place": [float(distances[n, at[place]]) if place in at else None for n, place in enumerate(mine)],
+        }
+    )
+
+
+def _self_attention(seen: Seen) -> list[Call]:
+    return layer_stack([call for call in seen if call.kind == "self"])
+
+
+def _places(calls: list[Call]) -> list[tuple[int, int]]:
+    """(layer, head) of all heads, in the order of the distances."""
+    return [(layer, head) for layer, call in enumerate(calls) for head in range(call.heads)]
+
+
+def _row(calls: list[Call], entry: int, query: int) -> Float[Tensor, "heads t"]:
+    parts = [entry_weights(call, entry).tile(query, slice(None)).squeeze(-2).float().cpu() for call in calls]
+    return torch.cat(parts)
+
+
+def _jensen_shannon(p: Float[Tensor, "heads t"], q: Float[Tensor, "others t"]) -> Float[Tensor, "heads others"]:
     def entropy(x: Tensor) -> Tensor:
         return -torch.special.xlogy(x, x).sum(-1)  # type: ignore[no-any-return]
 
-    own = entropy(p)
-    mixed = torch.stack([entropy((p + row) / 2) for row in p])  # one head at a time: [heads, t], not [heads, heads, t]
-    return (mixed - (own[:, None] + own) / 2).clamp_min(0).fill_diagonal_(0)
+    # One head at a time: [others, t], not [heads, others, t].
+    mixed = torch.stack([entropy((q + row) / 2) for row in p])
+    return (mixed - (entropy(p)[:, None] + entropy(q)) / 2).clamp_min(0)
 
 
 def classical_scaling(distances: Float[Tensor, "heads heads"]) -> Float[Tensor, "heads 2"]:

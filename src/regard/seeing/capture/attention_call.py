@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -14,12 +14,14 @@ from .generation_steps import Generation
 from .output_gradients import OutputGradients
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from jaxtyping import Float, Int
     from torch import Tensor
 
     from ...attention import Mask
+    from ..drawing.matrix_figure import Tokens
     from .call_inputs_and_output import Record
     from .output_gradients import GraphOutput
     from .recording.tensor_parallel import HeadShare
@@ -213,6 +215,44 @@ class Call:
         Without g it is attention × gradient, w_ij · ∂L/∂w_ij, from the last backward pass.
         """
         return Contributions(self.weights, self.v, self.gradient if g is None else g)
+
+    def plot(
+        self,
+        heads: int | Sequence[int] | None = None,
+        *,
+        contributions: Contributions | None = None,
+        entry: int = 0,
+        tokens: Tokens | None = None,
+        cmap: str | None = None,
+        labels: tuple[str, str] = ("query", "key"),
+        file: str | Path | None = None,
+    ) -> Any:
+        """The weights of one head, of several, or of all, as a `matplotlib.figure.Figure`; `file` writes it, too.
+
+            seen["layers.3"].plot(5, tokens=words, file="head.pdf")          # or .svg, .png
+            seen[3].plot(5, contributions=seen[3].contributions(), tokens=words)
+
+        - `contributions`: these in place of the weights, in signed colours.
+        - `entry`: of the batch.
+        - `tokens`: the words along both sides, or a pair of lists, those of queries and those of keys. Of more than 64
+          the positions are written. A matrix of more than 512 tokens is pooled to 512 cells, in O(T) memory.
+        - `cmap`: a colour map of matplotlib. `labels`: the names of both axes.
+        """
+        from ..drawing.matplotlib_figures import check_figure_path, save_figure
+        from ..drawing.matrix_figure import matrix_figure
+
+        if file is not None:
+            check_figure_path(file)
+        whole = self.weights if contributions is None else contributions
+        lead = len(whole.shape) - 2
+        if tuple(whole.shape) != self.shape:
+            raise ValueError(f"contributions of shape {tuple(whole.shape)} are not those of {self.name}, {self.shape}")
+        numbers = range(self.heads) if heads is None else [heads] if isinstance(heads, int) else heads
+        at = {f"head {n}": (*(0,) * (lead - 2), entry, n)[-lead:] if lead else () for n in numbers}
+        figure = matrix_figure({name: whole[index] for name, index in at.items()}, tokens, cmap, labels)
+        if file is not None:
+            save_figure(figure, file)
+        return figure
 
     def outputs(self) -> tuple[Int[Tensor, " rows"], Float[Tensor, "*batch rows d_v"]]:
         """The queries whose outputs were kept, and these outputs, as the model computed them."""

@@ -24,11 +24,15 @@ def check_figure_path(file: str | Path) -> Path:
         raise ValueError(f"{file}: a figure is written as {', '.join(SUFFIXES)}; end the name in one of them")
     if not file.parent.is_dir():
         raise ValueError(f"{file}: there is no folder {file.parent}")
+    require_matplotlib()
+    return file
+
+
+def require_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ModuleNotFoundError as missing:
         raise ValueError("figures need matplotlib; install it with: pip install 'regard[train]'") from missing
-    return file
 
 
 def save_heatmap(

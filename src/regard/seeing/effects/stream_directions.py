@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from ..result_table import ResultTable
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from jaxtyping import Float, Int
 
     from ...attention import Contributions
@@ -56,6 +60,28 @@ class StreamAttribution:
         mean = self.heads.mean(0)
         order = mean.abs().flatten().argsort(descending=True)[:count].tolist()
         return [(n // mean.shape[1], n % mean.shape[1], float(mean.flatten()[n])) for n in order]
+
+    def table(self) -> ResultTable:
+        """One row per part of each entry: what it is, its layer and head where it has one, and what it adds."""
+        rows: list[tuple[int, str, int | None, int | None, float]] = []
+        for entry in range(len(self.heads)):
+            rows.append((entry, "constant", None, None, float(self.constant[entry])))
+            rows.append((entry, "embedding", None, None, float(self.embedding[entry])))
+            for layer, (heads, bias, mlp) in enumerate(
+                zip(self.heads[entry].tolist(), self.biases[entry].tolist(), self.mlps[entry].tolist(), strict=True)
+            ):
+                rows += [(entry, "head", layer, head, value) for head, value in enumerate(heads)]
+                rows += [(entry, "bias", layer, None, bias), (entry, "mlp", layer, None, mlp)]
+        names = ("entry", "part", "layer", "head", "value")
+        return ResultTable({name: [row[at] for row in rows] for at, name in enumerate(names)})
+
+    def to_frame(self) -> Any:
+        """The table as a data frame of pandas or polars."""
+        return self.table().to_frame()
+
+    def save(self, path: str | Path) -> None:
+        """Write the table to .csv or .parquet."""
+        self.table().save(path)
 
 
 def stream_parts(
