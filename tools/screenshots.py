@@ -162,14 +162,15 @@ def views(traces: dict[str, str], place: Path) -> list[tuple[str, dict[str, Any]
         page.wait_for_function("() => regard.drawn()?.heads?.length && !regard.drawn().running")
 
     short, long, written, asked = (traces[name] for name in ("short", "long", "written", "asked"))
+    it = {"pins": ["q8"], "mute": ["special"]}  # whom “it” means
     close = {"x": 1500, "y": 1508, "scale": 17}
     two = {"other": {"trace": long, "call": "18", "head": 6}}
     return [
         ("first", {}, wait),
         ("lookup", {"view": "lookup", "lookup": POINTS}, wait),
         ("translate", {"view": "translate"}, translated),
-        ("heads", {"view": "heads", "trace": short, "call": "4", "pins": ["q9"]}, wait),
-        ("heads-two", {"view": "heads", "trace": short, "call": "4", "other": "2", "pins": ["q9"]}, wait),
+        ("heads", {"view": "heads", "trace": short, "call": "5", **it}, wait),
+        ("heads-two", {"view": "heads", "trace": short, "call": "5", "other": "2", **it}, wait),
         ("model", {"view": "model", "trace": short}, wait),
         ("neuron", {"view": "neuron", "trace": short, "call": "2", "query": 8}, wait),
         ("map", {"view": "map", "trace": long, "call": "17", "head": 3}, tiles),  # it looks for what came before

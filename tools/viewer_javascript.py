@@ -23,7 +23,7 @@ from regard.attention.positions.rotary import BASE
 from regard.layers import SinusoidalPositions
 from regard.viewer.data.library import Library
 from regard.viewer.data.tile import Tile
-from regard.viewer.export import single_file
+from regard.viewer.export import map_tiles, single_file
 from regard.viewer.http.application import create_app
 from regard.viewer.static_files import STATIC
 
@@ -47,9 +47,9 @@ NORMALIZERS = {
 def constants() -> str:
     """The module of shared numbers."""
     shared = {
-        "TILE_SIDE": (single_file.SIDE, "cells along a tile of the map"),
+        "TILE_SIDE": (map_tiles.SIDE, "cells along a tile of the map"),
         "SMALL_MAP_SIDE": (single_file.SMALL, "cells along a small map of the Model view"),
-        "LARGE_MAP_SIDE": (single_file.LARGE, "cells along its large map"),
+        "LARGE_MAP_SIDE": (map_tiles.LARGE, "cells along its large map"),
         "NEAR": (NEAR, "distances below this count as equal"),
         "ROTARY_BASE": (BASE, "of sinusoidal and rotary positions"),
     }

@@ -27,6 +27,8 @@ STATES = {
     "translate": {},
     "picture": {},
     "sound": {},
+    "inside": {},
+    "effects": {},
 }
 
 
@@ -38,20 +40,18 @@ def problems(page: Page) -> list[str]:
 @pytest.mark.parametrize("view", STATES)
 def test_nothing_is_wrong(view: str, page: Page, server: Server, library: Library) -> None:
     trace = next(iter(library.traces))
-    if view == "generation":  # a translator wrote something
+    if view in ("generation", "inside"):  # a translator wrote something
         trace = next(one.id for one in library.traces.values() if one.seen.model.startswith("tatoeba"))
     page.goto(link(server, view=view, trace=trace, **STATES[view]))
     page.locator(f".stage[data-view={view}] > *").first.wait_for()
     page.wait_for_load_state("networkidle")
-    settle(page)
-    assert problems(page) == []
-    page.emulate_media(color_scheme="dark")
-    settle(page)
-    assert page.locator("#regard").get_attribute("data-theme") == "dark"
-    assert problems(page) == []
-    page.set_viewport_size({"width": 390, "height": 844})
-    settle(page)
-    assert problems(page) == []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        for width, height in ((1280, 800), (390, 844)):
+            page.set_viewport_size({"width": width, "height": height})
+            settle(page)
+            assert page.locator("#regard").get_attribute("data-theme") == scheme
+            assert problems(page) == [], (scheme, width)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

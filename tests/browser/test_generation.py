@@ -40,6 +40,8 @@ def test_what_each_token_looked_at(page: Page, server: Server, written: TraceVie
     drawing = look(page, server, READY, view="generation", trace=written.id, call="1", step=3)
     call = written.seen[1]
     assert call.steps[0] == 6
+    assert "token 4 of" in page.inner_text(".now")
+    assert "(row 8 of the weights)" in page.inner_text(".now")
     # Token 9 is the fourth that was written, from the row of the token before it.
     assert [one["row"] for one in drawing["written"]] == list(range(5, 5 + len(drawing["written"])))
     w = torch.stack([call.head(head).dense()[8] for head in range(2)]).mean(0)

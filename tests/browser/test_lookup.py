@@ -118,6 +118,18 @@ def test_words_points_phones_and_what_cannot_be(playground: Page) -> None:
     assert len(playground.evaluate("regard.drawn().weights")) == 5
 
 
+def test_the_best_match_has_the_longest_bar(playground: Page) -> None:
+    """Energies of distances are below zero, and the largest of them is nearest to it."""
+    playground.get_by_role("button", name="Points", exact=True).click()
+    weights = playground.evaluate("regard.drawn().weights")
+    lengths = [float(x.strip("%")) for x in playground.evaluate(
+        "[...document.querySelectorAll('.fill.energy')].map((mark) => mark.style.width)"
+    )]  # fmt: skip
+    assert len(lengths) == len(weights) > 2
+    ranks = [sorted(range(len(x)), key=x.__getitem__) for x in (lengths, weights)]
+    assert ranks[0] == ranks[1]
+
+
 def test_sums_without_a_normalizer(playground: Page) -> None:
     playground.get_by_role("button", name="Sums", exact=True).click()
     assert playground.inner_text(".result") == "z = 7"  # 3 + 4: equal keys add up
@@ -169,6 +181,28 @@ def test_positions_need_vectors_of_an_even_width(playground: Page) -> None:
     assert "Rotary positions need vectors of an even number of components; these have 1" in playground.inner_text(
         ".problem"
     )
+
+
+ENDS = """() => [...document.querySelectorAll(".feature .figure")].map((one) => {
+    const range = document.createRange();
+    range.selectNodeContents(one);
+    return range.getBoundingClientRect().right;
+})"""
+"""Where the numbers beside the sliders end."""
+
+
+@pytest.mark.parametrize("width", [1024, 1280, 1440])
+def test_the_table_ends_before_the_plot(playground: Page, width: int) -> None:
+    playground.set_viewport_size({"width": width, "height": 768})
+    for name in ("Boxes", "Points", "Words", "Order"):
+        playground.get_by_role("button", name=name, exact=True).click()
+        table, plot = (playground.locator(part).bounding_box() for part in (".lookup-table", ".lookup-plot"))
+        assert table is not None
+        assert plot is not None
+        assert table["x"] + table["width"] <= plot["x"] or table["y"] + table["height"] <= plot["y"]
+        assert plot["x"] + plot["width"] <= width
+        ends = playground.evaluate(ENDS)
+        assert max(ends, default=0) <= width, name
 
 
 def test_it_fits_a_phone(playground: Page) -> None:

@@ -191,6 +191,30 @@ def test_a_large_map_is_asked_for_until_it_is_whole(page: Page, server: Server, 
     assert "computed" not in scale.inner_text()
 
 
+def test_maps_of_a_long_text_come_layer_by_layer(page: Page, server: Server, library: Library) -> None:
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.MultiheadAttention(8, 4, batch_first=True) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> None:
+            for layer in self.layers:
+                layer(x, x, x, need_weights=False)
+
+    torch.manual_seed(0)
+    with torch.no_grad(), watch(model := Layers().eval()) as seen:
+        model(torch.randn(1, 3000, 8))
+    long = TraceView.of(seen, "long")
+    library.add(long)
+    held: list[Route] = []
+    page.route("**/thumbs?*call=1*", lambda route: held.append(route))
+    look(page, server, "drawn.thumbs?.peaks.length === 4", view="model", trace=long.id)
+    page.get_by_text("Computing the maps: 1 of 2 layers are here.").wait_for()
+    held[0].continue_()
+    drawn(page, "drawn.thumbs?.peaks.length === 8")
+    page.get_by_text("Computing the maps").wait_for(state="hidden")
+
+
 def test_the_server_says_what_a_cell_is(page: Page, server: Server, trace: str) -> None:
     def noted(route: Route) -> None:
         answer = route.fetch()

@@ -119,6 +119,16 @@ def test_a_caption_appears_word_by_word(page: Page, own: tuple[Server, str], cap
     assert "<image" in page.evaluate("regard.picture()")
 
 
+def test_a_picture_keeps_its_proportions(page: Page, own: tuple[Server, str], tmp_path: Path) -> None:
+    from PIL import Image
+
+    Image.new("RGB", (240, 160), "teal").save(tmp_path / "wide.png")
+    look(page, own[0], view="picture")
+    page.set_input_files("input[type=file]", tmp_path / "wide.png")
+    box = drawn(page, "drawn.grid[0] === 8 && drawn.box.width > drawn.box.height")["box"]
+    assert box["width"] / box["height"] == pytest.approx(1.5, abs=0.01)
+
+
 def test_the_brightest_cell_is_where_it_looked_most(page: Page, own: tuple[Server, str], scene: Path) -> None:
     look(page, own[0], view="picture", picture={"smooth": False})
     page.set_input_files("input[type=file]", scene)

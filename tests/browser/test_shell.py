@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
@@ -114,6 +114,50 @@ def test_another_trace_and_a_new_one(page: Page, server: Server, library: Librar
     chosen = page.get_by_label("Trace").locator("option:checked", has_text="MiniLM · Rain fell.")
     chosen.wait_for(state="attached")
     assert len(drawn(page, "drawn.links.length")["rows"]) == 9
+
+
+@pytest.mark.parametrize("width", [390, 1024])
+def test_the_model_of_a_trace_is_in_view_and_its_text_on_one_line(
+    page: Page, server: Server, library: Library, trace: str, width: int
+) -> None:
+    made = library.read("shakespeare-transformer", "My lord,\nthe night is", generate=4)
+    page.set_viewport_size({"width": width, "height": 800})
+    look(page, server, "drawn.links.length", view="heads", trace=made.id)
+    sides = """(chip) => [chip, chip.parentElement].flatMap((one) => {
+        const { left, right } = one.getBoundingClientRect();
+        return [left, right];
+    })"""
+    chip = page.locator(".chips [aria-pressed=true]")
+    assert chip.inner_text() == "Shakespeare (Transformer)"
+    left, right, first, last = chip.evaluate(sides)
+    assert first <= left < right <= last
+    assert page.get_by_label("Type a sentence").input_value() == "My lord, the night is"
+    assert page.evaluate("scrollY") == 0
+    # Only a text with special tokens offers to hide them, by their names.
+    hide = page.locator("label.tick", has_text="Hide")
+    assert [text for text in hide.all_text_contents() if text != "Hide first token"] == ["Hide "]
+    assert not hide.nth(1).is_visible()
+    look(page, server, "drawn.links.length", view="heads", trace=trace)
+    assert hide.nth(1).text_content() == "Hide [CLS], [SEP]"
+
+
+def test_control_and_enter_runs_the_model_of_the_dialog(page: Page, server: Server, trace: str) -> None:
+    look(page, server, "drawn.links.length", view="heads", trace=trace)
+    asked: list[dict[str, Any]] = []
+
+    def created(route: Route) -> None:
+        if route.request.method != "POST":
+            return route.continue_()
+        asked.append(route.request.post_data_json)
+        return route.fulfill(status=201, json={"id": trace})
+
+    page.route("**/api/traces", created)
+    page.keyboard.press("r")
+    dialog = page.get_by_role("dialog", name="Another text")
+    dialog.get_by_label("Text", exact=True).fill("Hello there.")
+    page.keyboard.press("Control+Enter")
+    dialog.wait_for(state="hidden")
+    assert [body["text"] for body in asked] == ["Hello there."]
 
 
 def test_errors_are_reported(browser: object, server: Server) -> None:

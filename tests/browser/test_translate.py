@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from regard.viewer.http.server import Server
 
 TEXT = "My sister has a small black dog."
+APART, WORD = "He did not want to go to school today.", "pas"
+"""A sentence of whose translations one word stands at different places."""
 MODELS = ["tatoeba-bahdanau-en-fr", "tatoeba-transformer-en-fr"]
 
 
@@ -81,6 +83,31 @@ def test_words_light_the_words_they_came_from(page: Page, server: Server) -> Non
     assert lit["lit"] == {"columns": [column, column + 1]}  # both are outlined
     assert lit["shares"]["target"] == pytest.approx(weights[:, column : column + 2].sum(1).tolist(), abs=1e-6)
     assert page.evaluate("regard.state.get().translate.pins") == {"side": "source", "list": [column, column + 1]}
+
+
+def test_a_word_is_lit_and_pinned_where_each_model_wrote_it(page: Page, server: Server) -> None:
+    cards = look(page, server, "drawn.length === 2", view="translate", translate={"text": APART, "models": MODELS})
+    here, there = (card["rows"].index(WORD) for card in cards)
+    assert here != there  # or its place would do
+    page.locator(".translation").nth(0).locator(".sentence.target .word").nth(here).hover()
+    assert [card["lit"] for card in drawn(page, "drawn[0].lit && drawn[1].lit")] == [{"row": here}, {"row": there}]
+    page.locator(".translation").nth(0).locator(".sentence.target .word").nth(here).click()
+    page.mouse.move(2, 2)
+    lit = [card["lit"] for card in drawn(page, "drawn[0].lit?.row !== undefined")]
+    assert lit == [{"row": here}, {"row": there}]
+
+
+def test_no_model_and_a_wrong_number_of_beams_are_said(page: Page, server: Server) -> None:
+    look(page, server, "drawn.length === 1", view="translate", translate={"text": TEXT, "models": MODELS[1:]})
+    status = page.locator(".translate [role=status]").first
+    page.get_by_role("checkbox", name="Transformer").uncheck()
+    status.get_by_text("Tick a model to translate with.").wait_for()
+    assert drawn(page, "drawn.length === 0") == []
+    for wanted, used in (("99", 16), ("0", 1)):
+        page.get_by_label("Beams").fill(wanted)
+        page.get_by_label("Beams").press("Tab")
+        status.get_by_text(f"The search keeps 1 to 16 beams; {used} is used.").wait_for()
+        assert page.get_by_label("Beams").input_value() == str(used)
 
 
 def test_cells_are_read_by_pointer_and_keys(page: Page, server: Server) -> None:

@@ -32,6 +32,7 @@ MEASURE = """(ROOMS) => {
         large: Math.max(...drawings.map(share)),
         aside: [...document.querySelectorAll(".stage .aside")].every((one) => inside(one.getBoundingClientRect())),
         small: small.length,
+        cut: [...document.querySelectorAll(".stage .footer")].filter((one) => one.scrollWidth > one.clientWidth).length,
     };
 }"""
 
@@ -53,3 +54,4 @@ def test_every_view_has_room(page: Page, server: Server, library: Library, scree
         assert found["aside"], view
         assert found["large"] > 0.2, (view, found)
         assert found["small"] == 0, view
+        assert found["cut"] == 0, view

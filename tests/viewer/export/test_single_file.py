@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from regard.viewer.data import tile_pyramid
+from regard.viewer.data.trace_view import TraceView
 from regard.viewer.export import single_file
 from tests.support.viewer_client import app_of, get, json_of, seen_of
 
@@ -47,19 +48,33 @@ def test_a_file_holds_every_weight(tmp_path: Path) -> None:
 
 def test_a_file_of_a_long_text_holds_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tile_pyramid, "BASE", 128)
-    seen = seen_of(length=600, heads=1, batch=1)
+    seen = seen_of(length=600, heads=2, batch=2)
     seen.to_html(tmp_path / "page.html", size=300)
     responses, app = responses_in(tmp_path / "page.html"), app_of(seen)[0]
     tiles = [key for key in responses["arrays"] if "/tile?" in key]
     assert not [key for key in responses["arrays"] if "/weights?" in key]
-    # Levels of at most 300 cells: cells of 4, one tile, and of 2, four; and a large picture. Two calls, two poolings.
-    assert len(tiles) == 2 * 2 * (1 + 4 + 1)
-    for key in tiles[:6]:
+    # Levels of at most 300 cells: cells of 4, one tile, and of 2, four; and a large picture. Two calls of
+    # two heads and two entries, two poolings.
+    assert len(tiles) == 2 * 2 * 2 * 2 * (1 + 4 + 1)
+    for key in tiles:
         answer = get(app, key)
+        while answer.status == 202:
+            answer = get(app, key)
         assert answer.status == 200
-        weights = numbers(responses["arrays"][key])
+        metadata, array = answer.array, responses["arrays"][key]
+        assert metadata is not None
+        assert (metadata["shape"], metadata.get("note")) == (array["shape"], array.get("note"))
+        weights = numbers(array)
         wanted = torch.from_numpy(np.frombuffer(answer.body, dtype="<f4").copy()).view(weights.shape)
-        torch.testing.assert_close(weights, wanted, atol=1e-3, rtol=0)
+        torch.testing.assert_close(weights, wanted, atol=1e-7, rtol=2**-10)
+
+
+def test_progress_of_a_long_text_goes_up_to_one() -> None:
+    shares: list[float] = []
+    single_file.trace_responses(TraceView.of(seen_of(length=300, heads=3, batch=1)), 200, shares.append)
+    assert shares == sorted(shares)
+    assert len(shares) == 2 * 3 + 1
+    assert shares[-1] == 1
 
 
 def test_hostile_tokens_stay_inside_the_file(tmp_path: Path) -> None:

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import gzip
 import hashlib
 import html
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...atomic_write import write_text
 from ..data.library import Library
-from ..data.tile import Tile
 from ..data.trace_view import TraceView
 from ..http.application import create_app
 from ..http.in_process_client import request
 from ..javascript_bundle import bundle
 from ..static_files import STATIC, styles
+from .map_tiles import SIDE, map_tiles, stored
 from .progress_line import ProgressLine
 
 if TYPE_CHECKING:
@@ -35,10 +32,10 @@ if TYPE_CHECKING:
 
     from ...seeing import Seen
 
-SIDE = 256
-"""Cells along a tile of the map (data/tiles.js)."""
-SMALL, LARGE = 32, 240
-"""Cells of the Model view's small maps, and of its large one (views/model/model.js)."""
+SMALL = 32
+"""Cells of the Model view's small maps (views/model/model.js)."""
+TILES = 0.8
+"""The share of the time that the tiles of a long text take."""
 MOST = 1 << 28
 """Numbers of one file: half a gigabyte."""
 BEGIN = """
@@ -71,12 +68,17 @@ def trace_responses(
 
     `progress` is called with the share that is done, from 0 to 1.
     """
+    # The tiles of a long text take most of the time, and say how far they are.
+    tiles = map_tiles(trace, size, lambda share: progress(TILES * share))
     app = create_app(Library([trace]))
     try:
         with ThreadPoolExecutor(1) as thread:  # in a notebook, an event loop runs already on this thread
-            return thread.submit(asyncio.run, _responses(app, trace, size, progress)).result()
+            responses = thread.submit(asyncio.run, _responses(app, trace, size)).result()
     finally:
         app.state.jobs.close()
+    responses["arrays"] |= tiles
+    progress(1.0)
+    return responses
 
 
 def _html(responses: dict[str, Any], title: str) -> str:
@@ -114,8 +116,8 @@ def _html(responses: dict[str, Any], title: str) -> str:
 """
 
 
-async def _responses(app: FastAPI, trace: TraceView, size: int, progress: Callable[[float], None]) -> dict[str, Any]:
-    """{"json": values, "arrays": compressed arrays with their metadata}, by URL."""
+async def _responses(app: FastAPI, trace: TraceView, size: int) -> dict[str, Any]:
+    """{"json": values, "arrays": compressed arrays with their metadata}, by URL; all but the tiles of maps."""
     responses: dict[str, dict[str, Any]] = {"json": {}, "arrays": {}}
 
     async def store(url: str, options: str = "") -> None:
@@ -128,8 +130,7 @@ async def _responses(app: FastAPI, trace: TraceView, size: int, progress: Callab
                 responses["json"][url] = json.loads(response.body)
                 return
             if metadata.pop("computed") >= 1:
-                data = base64.b64encode(gzip.compress(response.body, 6, mtime=0)).decode()
-                responses["arrays"][url] = {**metadata, "data": data}
+                responses["arrays"][url] = stored(metadata, response.body)
                 return
 
     root = f"/api/traces/{trace.id}"
@@ -143,30 +144,6 @@ async def _responses(app: FastAPI, trace: TraceView, size: int, progress: Callab
         for pool in ("max", "mean"):
             await store(f"{root}/thumbs?entry={entry}&pool={pool}&size={SMALL}")
         for at, call in enumerate(trace.seen):
-            *_, queries, keys = call.shape
-            if max(queries, keys) <= size:
+            if max(call.shape[-2:]) <= size:
                 await store(f"{root}/calls/{at}/weights?entry={entry}", "&type=float16")
-                continue
-            for head, pool, tile in product(range(call.heads), ("max", "mean"), _tiles(queries, keys, size)):
-                progress((entry + (at + head / call.heads) / len(trace.seen)) / trace.batch)
-                parameters = {**asdict(tile), "entry": entry, "head": head, "pool": pool}
-                # Sorted by name, as in the keys of the page (keyOf in data/source.js).
-                query = "&".join(f"{name}={value}" for name, value in sorted(parameters.items()))
-                await store(f"{root}/calls/{at}/tile?{query}", "&type=float16")
-    progress(1.0)
     return responses
-
-
-def _tiles(queries: int, keys: int, size: int) -> list[Tile]:
-    """The map's tiles of every level that has at most `size` cells along a side, and the Model view's large map."""
-    longest, level = max(queries, keys), 0
-    while SIDE << level < longest:
-        level += 1
-    tiles = [Tile(0, 0, queries, keys, min(LARGE, queries), min(LARGE, keys))]
-    while level >= 0 and -(-longest >> level) <= max(size, SIDE):
-        reach = SIDE << level
-        for top, left in product(range(0, queries, reach), range(0, keys, reach)):
-            bottom, right = min(top + reach, queries), min(left + reach, keys)
-            tiles.append(Tile(top, left, bottom, right, -(-(bottom - top) >> level), -(-(right - left) >> level)))
-        level -= 1
-    return tiles

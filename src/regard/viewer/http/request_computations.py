@@ -181,10 +181,8 @@ class Jobs:
                 pyramid.pool_band(missing[0])
                 self.store(self.pyramids, (trace.id, call, entry, head), pyramid, pyramid.nbytes)
                 return None
-            edges = pyramid.edges(tile)
-            note = "" if edges == tile.edges else f"cells moved to multiples of {pyramid.block}"
             computed = 1 - len(missing) / len(pyramid.bands(tile.rows))
-            return EncodedArray.of(pyramid.tile(tile, pool), type, computed, note)
+            return EncodedArray.of_tile(pyramid, tile, pool, type, computed)
 
         array = await self.run(request, lambda: step(False), HIGH)
         while array is None:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from fastapi import Request
     from torch import Tensor
 
+    from ..data.tile import Pool, Tile
+    from ..data.tile_pyramid import TilePyramid
+
 SMALL = 1024
 """Bytes below which compression does not pay."""
 
@@ -50,6 +53,18 @@ class EncodedArray:
         numbers = x.to(kind).contiguous().numpy()
         data = numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).tobytes()
         return cls(data, tuple(x.shape), type, [], computed, note)
+
+    @classmethod
+    def of_tile(cls, pyramid: TilePyramid, tile: Tile, pool: Pool, type: str, computed: float = 1.0) -> EncodedArray:
+        """A tile of one head; `note` says where its cells are not those that were requested."""
+        note = "" if pyramid.edges(tile) == tile.edges else f"cells moved to multiples of {pyramid.block}"
+        return cls.of(pyramid.tile(tile, pool), type, computed, note)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the headers say of a complete array, as values."""
+        note = {"note": self.note} if self.note else {}
+        return {"shape": list(self.shape), "type": self.type, "peaks": self.peaks, **note}
 
     @property
     def headers(self) -> dict[str, str]:

@@ -22,6 +22,7 @@ const EXAMPLES = {
 };
 const DOES = { read: "reads", translate: "translates", generate: "continues", classify: "classifies" };
 const WRITTEN = 32; // tokens that a model writes
+const FADE = 28; // pixels at the end of the row of models that fade out
 
 /** `made(id)` is called with a new trace, `more()` opens the dialog with all settings; `waiting` is the line of a run. */
 export function sentenceForm(source, about, { made, more, fail, waiting }) {
@@ -128,6 +129,7 @@ export function sentenceForm(source, about, { made, more, fail, waiting }) {
         ])
         .filter((part) => part !== null),
     );
+    reveal();
     const words = chosen ? (chosen.examples?.length ? chosen.examples : EXAMPLES[chosen.task]) : [];
     examples.replaceChildren(
       el("span.quietly", {}, "Try"),
@@ -148,6 +150,13 @@ export function sentenceForm(source, about, { made, more, fail, waiting }) {
     );
   }
 
+  /** The pressed model, where there are more than fit: it is scrolled to, and nothing but the row of models moves. */
+  function reveal() {
+    const [pressed, row] = [chips.querySelector("[aria-pressed=true]"), chips].map((x) => x?.getBoundingClientRect());
+    if (pressed && row && (pressed.left < row.left || pressed.right > row.right - FADE))
+      chips.scrollLeft += pressed.left - row.left - FADE;
+  }
+
   function begin(model, text) {
     chosen = model;
     input.value = text;
@@ -160,7 +169,7 @@ export function sentenceForm(source, about, { made, more, fail, waiting }) {
     /** The text and the model of the trace that is shown. @param {Trace | null} trace */
     follow(trace) {
       const { model: name, text } = trace?.made ?? {};
-      if (text !== undefined && document.activeElement !== input) input.value = text;
+      if (text !== undefined && document.activeElement !== input) input.value = oneLine(text);
       chosen = models.find((model) => model.name === name) ?? chosen;
       shown = chosen;
       status.textContent = "";
@@ -176,6 +185,11 @@ export function sentenceForm(source, about, { made, more, fail, waiting }) {
     knows: (name) => models.some((model) => model.name === name),
     focus: () => input.focus(),
   });
+}
+
+/** A field of one line joins lines without a space between them. */
+function oneLine(text) {
+  return text.replace(/\s*\n\s*/g, " ");
 }
 
 /** "MiniLM" of "MiniLM, reads English"; "Luong (phrase book)" of "Luong on the phrase book, English to French". */

@@ -229,11 +229,8 @@ class Generation {
     const { palette } = this.context;
     const { label, row, after } = this.written[this.step];
     const weights = this.shown(this.step);
-    const last = `row ${row}${after ? `, the query of “${after}”` : ""}`;
-    this.now.replaceChildren(
-      el("strong", {}, label),
-      ` token ${this.step + 1} of ${this.written.length}, from ${last}`,
-    );
+    const last = after ? `written after “${after}” (row ${row} of the weights)` : `row ${row} of the weights`;
+    this.now.replaceChildren(el("strong", {}, label), ` token ${this.step + 1} of ${this.written.length}, ${last}`);
     const most = largestSize(weights);
     const signed = this.contributions.on;
     const unread = this.call.kind === "self" ? row + 1 : Infinity;

@@ -145,7 +145,8 @@ class Heads {
     controls.buttons.show(most.call.heads, most.active, this.context.palette);
     controls.mass.show(this.share);
     controls.sink.show(this.mutes.includes("first"));
-    controls.special.show(this.mutes.includes("special"));
+    const special = new Set(this.keySide.labels.filter((_, at) => this.keySide.special[at]));
+    controls.showSpecial([...special], this.mutes.includes("special"));
   }
 
   mute(name, on) {

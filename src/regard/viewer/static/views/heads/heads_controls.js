@@ -27,7 +27,14 @@ export function headsControls(state, { mute, compare, openMaps }) {
     (on) => mute("first", on),
     "Leave the first token out: much weight often rests on it for want of a better place (m)",
   );
-  const special = tick("Hide [CLS], [SEP]", false, (on) => mute("special", on), "Leave special tokens out (s)");
+  const specialName = el("span");
+  const special = tick(specialName, false, (on) => mute("special", on), "Leave special tokens out (s)");
+  /** Named by the special tokens of this text; hidden where it has none. */
+  const showSpecial = (labels, on) => {
+    special.hidden = !labels.length;
+    specialName.textContent = `Hide ${labels.slice(0, 3).join(", ")}`;
+    special.show(on);
+  };
   const partBox = el("span");
   const title = "One head of two layers side by side, in the tab Map";
   const maps = el("button", { type: "button", title, onclick: openMaps }, "Compare as maps");
@@ -54,7 +61,7 @@ export function headsControls(state, { mute, compare, openMaps }) {
     otherBox.hidden = !second;
     held?.querySelector("select")?.focus();
   };
-  return { root, more, comparison, showLayers, buttons, mass, sink, special, partBox };
+  return { root, more, comparison, showLayers, buttons, mass, sink, showSpecial, partBox };
 }
 
 /** Of a text of several sentences, a choice from which to which; returns its pairs, "0-1". @returns {string[]} */

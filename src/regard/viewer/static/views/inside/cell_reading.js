@@ -1,15 +1,16 @@
 // What the Inside view says of the number that is pointed at.
 import { plain } from "../../data/tokens.js";
 import { exact } from "../../draw/numbers.js";
+import { hasTokenColumns } from "./matrix_layout.js";
 
 /** The number that is pointed at, in words. `view` is the Inside view. */
 export function cellReading(view) {
   if (!view.answer || !view.hover) {
-    return "Point at a number: its row and its column light up.";
+    return "Point at a number, or tap it: its row and its column light up.";
   }
   const { box, row, column } = view.hover;
   const value = view.answer.matrices[box.name][row][column];
-  const square = box.columns === view.answer.tokens.length && box.role !== "left";
+  const square = hasTokenColumns(box.name);
   const token = (i) => `“${plain(view.answer.tokens[i])}”`;
   const where =
     box.role === "right"

@@ -205,7 +205,7 @@ class Inside {
   draw(pen, width, height) {
     if (!this.answer) return;
     const step = this.answer.steps[this.step];
-    const layout = laidOut(step, this.sizes, width, height);
+    const layout = laidOut(step, this.sizes, this.letters, width, height);
     this.boxes = layout.boxes;
     const moving = !window.matchMedia("(prefers-reduced-motion: reduce)").matches;
     const shown = moving ? Math.min(1, (performance.now() - this.begun) / FADE) : 1;
@@ -215,6 +215,11 @@ class Inside {
     }
     pen.globalAlpha = 1;
     if (shown < 1) requestAnimationFrame(() => this.board.ask());
+  }
+
+  /** The length of the longest token. */
+  get letters() {
+    return Math.max(...this.answer.tokens.map((token) => plain(token).length));
   }
 
   drawBox(pen, box) {
@@ -245,7 +250,7 @@ class Inside {
   picture() {
     if (!this.answer) return null;
     const { width, height } = this.board.size;
-    const layout = laidOut(this.answer.steps[this.step], this.sizes, width, height);
+    const layout = laidOut(this.answer.steps[this.step], this.sizes, this.letters, width, height);
     return onPaper(layout.width, layout.height, inks(this.stage).paper, (pen) => {
       for (const box of layout.boxes) this.drawBox(pen, box);
     });

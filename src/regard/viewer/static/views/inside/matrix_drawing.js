@@ -27,20 +27,43 @@ export function drawMatrix(pen, box, { rows, peak, tokens, lit, outlined, colors
   const title = `${box.name}  `;
   Object.assign(pen, { textBaseline: "middle", textAlign: "left", fillStyle: colors.ink });
   pen.font = `600 13px ${colors.font}`;
-  pen.fillText(title, box.x, box.y - 10);
+  const above = box.y - box.room.top - 10;
+  pen.fillText(title, box.x, above);
   const after = box.x + pen.measureText(title).width;
   Object.assign(pen, { fillStyle: colors.soft, font: `11px ${colors.font}` });
   const size = `${box.rows} × ${box.columns}`;
   const fits = after + pen.measureText(size).width <= box.x + Math.max(box.columns * w, ROOM);
-  if (fits) pen.fillText(size, after, box.y - 10);
+  if (fits) pen.fillText(size, after, above);
   if (box.role !== "right" && h >= 9) {
     Object.assign(pen, { textAlign: "right", font: `${Math.min(14, h)}px ${colors.font}` });
     tokens.forEach((token, r) => {
-      pen.fillText(shortened(pen, plain(token), 56), box.x - 6, box.y + (r + 0.5) * h);
+      pen.fillText(shortened(pen, plain(token), box.room.side - 8), box.x - 6, box.y + (r + 0.5) * h);
     });
   }
+  if (box.room.top && w >= 6) drawColumns(pen, box, tokens, colors);
   Object.assign(pen, { strokeStyle: colors.accent, lineWidth: 2 });
   if (outlined) pen.strokeRect(box.x + outlined[0] * w, box.y, outlined[1] * w, box.rows * h);
   if (lit.row !== undefined) pen.strokeRect(box.x, box.y + lit.row * h, box.columns * w, h);
   if (lit.column !== undefined) pen.strokeRect(box.x + lit.column * w, box.y, w, box.rows * h);
+}
+
+/** The tokens above their columns; slanted where one is wider than its column. */
+function drawColumns(pen, box, tokens, colors) {
+  const [w] = box.cell;
+  Object.assign(pen, { fillStyle: colors.soft, font: `${Math.min(13, w + 3)}px ${colors.font}`, textAlign: "center" });
+  const labels = tokens.map(plain);
+  if (labels.every((label) => pen.measureText(label).width <= w + 2)) {
+    labels.forEach((label, c) => {
+      pen.fillText(label, box.x + (c + 0.5) * w, box.y - 8);
+    });
+    return;
+  }
+  pen.textAlign = "left";
+  labels.forEach((label, c) => {
+    pen.save();
+    pen.translate(box.x + (c + 0.5) * w, box.y - 4);
+    pen.rotate(-Math.PI / 3);
+    pen.fillText(shortened(pen, label, box.room.top), 0, 0);
+    pen.restore();
+  });
 }

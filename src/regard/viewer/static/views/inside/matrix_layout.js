@@ -1,51 +1,74 @@
 // Where the matrices of one step stand on the page, and what a cell of one has to do with the cells of the others.
 
 const GAP = 34; // pixels between matrices
-const LABEL = 64; // pixels for the tokens beside a matrix
+const LABEL = [22, 64]; // pixels for the tokens beside a matrix: at least, at most
+const LETTER = 8; // pixels of a letter, about
 const TITLE = 22; // pixels for the name above it
-const LARGEST = 44; // pixels of a cell
+const SLANTED = 40; // pixels for tokens of several letters above a matrix, between it and its name
+const UPRIGHT = 16; // and for tokens of one letter
+const LARGEST = 72; // pixels of a cell
 const WIDE = 70; // columns from which matrices stand one below the other
 
-/** @typedef {{name: string, rows: number, columns: number, x: number, y: number, cell: [number, number], role: string}} Box */
+const KEYS = ["Kᵀ", "QKᵀ", "QKᵀ / √d", "masked", "W"]; // matrices with a column for each token
 
-/** Boxes of a step: `sizes` has [rows, columns] by name. @returns {{boxes: Box[], width: number, height: number}} */
-export function laidOut(step, sizes, width, height) {
-  return step.product ? productLayout(step.product, sizes, width, height) : rowLayout(step.shows, sizes, width, height);
+/** `room` is what the tokens have beside the matrix, and above it where its columns are tokens.
+ *
+ * @typedef {{name: string, rows: number, columns: number, x: number, y: number, cell: [number, number], role: string,
+ *   room: {side: number, top: number}}} Box
+ */
+
+/** Whether the columns of a matrix are tokens. */
+export function hasTokenColumns(name) {
+  return KEYS.includes(name);
+}
+
+/** Boxes of a step: `sizes` has [rows, columns] by name, `letters` is the length of the longest token.
+ *
+ * @returns {{boxes: Box[], width: number, height: number}}
+ */
+export function laidOut(step, sizes, letters, width, height) {
+  const room = { side: bound(LETTER * letters + 10, LABEL[0], LABEL[1]), top: letters > 1 ? SLANTED : UPRIGHT };
+  const layout = step.product ? productLayout : rowLayout;
+  return layout(step.product ?? step.shows, sizes, room, width, height);
 }
 
 /** The right factor above the result, the left one beside it: a cell of the result stands where its row and column meet. */
-function productLayout([left, right, result], sizes, width, height) {
+function productLayout([left, right, result], sizes, { side, top: above }, width, height) {
   const [rows, inner] = sizes[left];
   const columns = sizes[right][1];
-  const w = bound((width - 2 * LABEL - GAP) / (inner + columns), 3, LARGEST);
-  const h = bound((height - 2 * TITLE - GAP) / (inner + rows), 3, LARGEST);
-  const [x, y] = [LABEL + inner * w + GAP, TITLE + inner * h + GAP];
+  const top = TITLE + (hasTokenColumns(right) ? above : 0);
+  const w = bound((width - 2 * side - GAP) / (inner + columns), 3, LARGEST);
+  const h = bound((height - top - TITLE - GAP) / (inner + rows), 3, LARGEST);
+  const [x, y] = [side + inner * w + GAP, top + inner * h + GAP];
+  const room = { side, top: 0 };
   const boxes = [
-    { name: right, rows: inner, columns, x, y: TITLE, cell: [w, h], role: "right" },
-    { name: left, rows, columns: inner, x: LABEL, y, cell: [w, h], role: "left" },
-    { name: result, rows, columns, x, y, cell: [w, h], role: "result" },
+    { name: right, rows: inner, columns, x, y: top, cell: [w, h], role: "right", room: { side, top: top - TITLE } },
+    { name: left, rows, columns: inner, x: side, y, cell: [w, h], role: "left", room },
+    { name: result, rows, columns, x, y, cell: [w, h], role: "result", room },
   ];
   return { boxes: /** @type {Box[]} */ (boxes), width: x + columns * w + 8, height: y + rows * h + 8 };
 }
 
-function rowLayout(names, sizes, width, height) {
+function rowLayout(names, sizes, { side, top: above }, width, height) {
   const stacked = names.some((name) => sizes[name][1] > WIDE);
   const all = (side) => names.reduce((sum, name) => sum + sizes[name][side], 0);
   const most = (side) => Math.max(...names.map((name) => sizes[name][side]));
   const gaps = (names.length - 1) * GAP;
+  const top = TITLE + (names.some(hasTokenColumns) && !stacked ? above : 0);
   const w = stacked
-    ? bound((width - LABEL - 8) / most(1), 1.5, LARGEST)
-    : bound((width - names.length * LABEL - gaps) / all(1), 3, LARGEST);
+    ? bound((width - side - 8) / most(1), 1.5, LARGEST)
+    : bound((width - names.length * side - gaps) / all(1), 3, LARGEST);
   const h = stacked
     ? bound((height - names.length * TITLE - gaps) / all(0), 4, LARGEST)
-    : bound((height - TITLE - 8) / most(0), 4, LARGEST);
-  let [x, y] = [LABEL, TITLE];
+    : bound((height - top - 8) / most(0), 4, LARGEST);
+  let [x, y] = [side, top];
   const boxes = names.map((name) => {
     const [rows, columns] = sizes[name];
-    const own = stacked ? bound((width - LABEL - 8) / columns, 1.5, LARGEST) : w;
-    const box = { name, rows, columns, x, y, cell: [own, h], role: "" };
+    const own = stacked ? bound((width - side - 8) / columns, 1.5, LARGEST) : w;
+    const room = { side, top: hasTokenColumns(name) ? top - TITLE : 0 };
+    const box = { name, rows, columns, x, y, cell: [own, h], role: "", room };
     if (stacked) y += rows * h + GAP;
-    else x += columns * w + GAP + LABEL;
+    else x += columns * w + GAP + side;
     return box;
   });
   const right = Math.max(...boxes.map((box) => box.x + box.columns * box.cell[0]));

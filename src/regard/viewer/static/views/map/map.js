@@ -65,10 +65,8 @@ class MapView {
       (x, y) => this.camera.move({ ...this.camera.now, x, y }),
     );
     this.answerChoice = new AnswerChoice(context, () => this.update());
-    const switches = el("div.controls", {}, this.answerChoice.root);
     root.replaceChildren(
-      this.controls.root,
-      switches,
+      el("div.controls.map-controls", {}, this.controls.root, this.answerChoice.root),
       el("div.split", {}, ...this.columns, this.aside.answer.button, this.aside.root),
     );
     this.keys = mapKeys(this);

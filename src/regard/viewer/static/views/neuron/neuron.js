@@ -249,7 +249,7 @@ class Neuron {
 
   say() {
     const reading = keyReading(this);
-    this.line.textContent = reading ?? "Hover a number to read it, or go to it by → and Shift →.";
+    this.line.textContent = reading ?? "Point at a number to read it, or tap it; → and Shift → go to the next.";
     if (reading === null) return;
     if (this.aloud) this.context.announce(reading);
     this.aloud = false;
