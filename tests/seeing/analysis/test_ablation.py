@@ -203,7 +203,7 @@ def test_heads_of_attention_written_out_are_silenced(way: str) -> None:
     torch.testing.assert_close(model[0](x), first)
     from regard.seeing.capture import call_routing
 
-    assert not call_routing.thread_state.softmaxes
+    assert not call_routing.local.state.softmaxes
 
 
 def test_what_attention_written_out_cannot_lose_is_refused_by_name() -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ..effects.interventions import Intervention
     from .call_inputs_and_output import Record
+    from .recording.call_log import CallLog
     from .taps.function_mode import FollowingMode
     from .watch import Watch
     from .written_attention import OpenSoftmax
@@ -29,34 +30,81 @@ watches: tuple[Watch, ...] = ()
 """The open watches. Replaced as a whole, never changed in place: threads read it without a lock."""
 ablations: tuple[Intervention, ...] = ()
 """The open `ablate` blocks and other interventions, replaced the same way."""
+log: CallLog | None = None
+"""The log of the only open watch; None if there are several, or an ablation, or if it needs more of a call at once."""
 
 _FUNCTIONAL = vars(torch.nn.functional)
 _graph_task_id = getattr(torch._C, "_current_graph_task_id", None)  # private to PyTorch; −1 outside a backward pass
 
 
-class _ThreadState(threading.local):
+def set_watches(now: tuple[Watch, ...]) -> None:
+    """Replace the open watches. The caller holds a lock."""
+    global watches
+    watches = now
+    _choose_log()
+
+
+def set_ablations(now: tuple[Intervention, ...]) -> None:
+    """Replace the open interventions. The caller holds a lock."""
+    global ablations
+    ablations = now
+    _choose_log()
+
+
+def learn(module: nn.Module) -> None:
+    """A call of this module went a way that can be logged: tell the watch that has the log."""
+    now = watches
+    if log is not None and len(now) == 1:
+        now[0].recorder.learn(id(module))
+
+
+def _choose_log() -> None:
+    global log
+    log = watches[0].recorder.log if len(watches) == 1 and not ablations else None
+
+
+class ThreadState:
+    """What the taps know of the code that runs in one thread."""
+
+    __slots__ = (
+        "called", "captured", "interface_call", "log", "memory_accesses", "multihead", "multihead_forward",
+        "paused_trace", "repeated", "softmaxes", "suspended", "trace", "unheard",
+    )  # fmt: skip
+
     def __init__(self) -> None:
         self.softmaxes: list[OpenSoftmax] = []
         """Results of softmaxes that may yet be multiplied with values."""
-        self.events = 0
-        """Calls reported as seen or as missed, and softmaxes found: a module that adds none ran unseen."""
+        self.unheard: nn.Module | None = None
+        """The attention module whose `forward` runs, until a call of it is reported as seen or as missed."""
+        self.log: CallLog | None = None
+        """Where its next call is logged, once it has asked for its attention function; None if it is not logged."""
+        self.called = 0
+        """The id of the module whose call is logged there."""
+        self.repeated: list[tuple[Tensor, Tensor]] = []
+        """Keys and values whose heads were repeated for that call, each with those before."""
         self.memory_accesses = 0
         """How often tensors may have been written to without their version counters: `x.data`, `x.numpy()`."""
+        self.trace: FollowingMode | None = None
+        """From a product to the softmax after it, and from there to the product with values: what follows them."""
+        self.multihead_forward: nn.Module | None = None
+        """The nn.MultiheadAttention whose `forward` runs. Modules that compute its parameters may run inside it."""
+        self.multihead: nn.Module | None = None
+        """The same inside `F.multi_head_attention_forward`, which calls no module."""
+        self.paused_trace: FollowingMode | None = None
+        """Inside an attention: what follows further scores after it."""
+        self.suspended = False
+        """Inside a call that is reported as a whole: the functions it is made of are not reported."""
+        self.interface_call: InterfaceCall | None = None
+        """Inside an attention interface: its arguments, for the function it ends in."""
+        self.captured: list[Record] | None = None
+        """Inside `capture_calls`: calls are appended here and reported to no watch."""
 
-    trace: FollowingMode | None = None
-    """From a product to the softmax after it, and from there to the product with values: what follows them."""
-    multihead_forward: nn.Module | None = None
-    """The nn.MultiheadAttention whose `forward` runs. Modules that compute its parameters may be called inside it."""
-    multihead: nn.Module | None = None
-    """The same inside `F.multi_head_attention_forward`, which calls no module."""
-    paused_trace: FollowingMode | None = None
-    """Inside an attention: what follows further scores after it."""
-    suspended = False
-    """Inside a call that is reported as a whole: the functions it is made of are not reported."""
-    interface_call: InterfaceCall | None = None
-    """Inside an attention interface: its arguments, for the function it ends in."""
-    captured: list[Record] | None = None
-    """Inside `capture_calls`: calls are appended here and reported to no watch."""
+
+class _Local(threading.local):
+    """`local.state` is that of this thread. Attributes of the state itself are read faster than those of a `local`."""
+
+    def __init__(self) -> None:
+        self.state = ThreadState()
 
 
 @dataclass(slots=True)
@@ -78,7 +126,7 @@ def is_cross(module: nn.Module) -> bool | None:
     return False if declared is None and getattr(module, "is_causal", False) else declared
 
 
-thread_state = _ThreadState()
+local = _Local()
 
 
 class suspend_reports:
@@ -87,15 +135,16 @@ class suspend_reports:
     __slots__ = ("_before",)
 
     def __enter__(self) -> None:
-        self._before, thread_state.suspended = thread_state.suspended, True
+        state = local.state
+        self._before, state.suspended = state.suspended, True
 
     def __exit__(self, *error: object) -> None:
-        thread_state.suspended = self._before
+        local.state.suspended = self._before
 
 
 def is_active() -> bool:
     """Whether a call made now is recorded or ablated. Recomputation during a backward pass is not a call."""
-    state = thread_state
+    state = local.state
     return (
         not state.suspended
         and (bool(watches) or bool(ablations) or state.captured is not None)
@@ -123,12 +172,12 @@ def report(
     the name and class of the module, and decides whether the call is reported. `output` is the output with its graph,
     for watches that keep gradients.
     """
-    thread_state.events += 1
-    if thread_state.captured is not None:
+    local.state.unheard = None
+    if local.state.captured is not None:
         if not callable(record):
-            thread_state.captured.append(record)
+            local.state.captured.append(record)
         return
-    for watch, name, part in _watches_of(module if module is not None else thread_state.multihead):
+    for watch, name, part in _watches_of(module if module is not None else local.state.multihead):
         if name_filter is None or name_filter(_name_and_class(watch, name, part)):
             ablated = _ablated(part) if ablations else ""
             if callable(record):
@@ -158,8 +207,8 @@ def try_capture(
     not change the call, and `out` may be memory that a kernel of theirs writes again without a version counter.
     """
     # Every line here runs once for each call of a watched model, and is written for speed.
-    own = thread_state
-    own.events += 1
+    own = local.state
+    own.unheard = None
     try:
         call = CapturedCall(make, q, k, v, out, mask, state, learned, settings, details)
         if is_note:
@@ -217,17 +266,17 @@ def try_report(
 @contextmanager
 def capture_calls() -> Iterator[list[Record]]:
     """The calls made inside the block, which are reported to no watch."""
-    before = thread_state.captured, thread_state.interface_call
-    thread_state.captured, thread_state.interface_call = [], None
+    before = local.state.captured, local.state.interface_call
+    local.state.captured, local.state.interface_call = [], None
     try:
-        yield thread_state.captured
+        yield local.state.captured
     finally:
-        thread_state.captured, thread_state.interface_call = before
+        local.state.captured, local.state.interface_call = before
 
 
 def ablations_of(module: nn.Module | None) -> list[tuple[Intervention, str]]:
     """The ablations that concern this module (by default the calling one), each with the module's name in it."""
-    if not ablations or thread_state.captured is not None:
+    if not ablations or local.state.captured is not None:
         return []
     module = module if module is not None else calling_module()
     thread = threading.get_ident()  # an ablation applies to its own thread only
@@ -248,7 +297,7 @@ def report_missed(
     reason: str, module: nn.Module | None = None, *, name_filter: Callable[[str], bool] | None = None
 ) -> None:
     """Report a call that could not be recorded."""
-    thread_state.events += 1
+    local.state.unheard = None
     for watch, name, part in _watches_of(module):
         if name_filter is None or name_filter(_name_and_class(watch, name, part)):
             watch.recorder.add_missed(name, reason)
@@ -295,7 +344,7 @@ def calling_module() -> nn.Module | None:
     Walking the stack takes a few microseconds per attention call; hooks would cost time at every module, and would
     disable PyTorch's fast paths.
     """
-    multihead = thread_state.multihead
+    multihead = local.state.multihead
     if multihead is not None and _is_watched(multihead):
         return multihead
     frame = sys._getframe(2)

@@ -86,7 +86,7 @@ class ModuleDepths:
 
     def keep_shares(self, names: Iterable[str]) -> None:
         """Find the shares of these modules while the model is alive. Only processes of a group share heads."""
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
+        if is_distributed():
             for name in names:
                 self.share(name)
 
@@ -95,6 +95,11 @@ class ModuleDepths:
         if isinstance(layer, int):
             return self.of(name) == layer
         return f".{layer}." in f".{name}." or fnmatchcase(name, layer)
+
+
+def is_distributed() -> bool:
+    """Whether this process is one of a group."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def kinds_of(parts: Parts) -> ModuleKinds:

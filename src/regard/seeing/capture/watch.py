@@ -88,25 +88,25 @@ class Watch:
         self._depths = ModuleDepths(layout.kinds, modules[0])
         self._selected: dict[str, bool] = {}
         self.thread = 0
-        self.recorder = CallRecorder(TensorStorage(keep, limit), self._depths, gradients, layout.fixed_outputs)
+        known = layout.known if layers is None else None
+        storage, fixed = TensorStorage(keep, limit), layout.fixed_outputs
+        self.recorder = CallRecorder(storage, self._depths, gradients, fixed, layout.names, known)
         self.seen = Seen(type(self.model).__name__, self.recorder)
 
     def __enter__(self) -> Seen:
         self.thread = threading.get_ident()
         patching.install(self._plan)
-        for tap in TAPS:
-            tap.on_watch()
+        patching.on_watch()
         with _lock:
-            call_routing.watches = (*call_routing.watches, self)
+            call_routing.set_watches((*call_routing.watches, self))
         return self.seen
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for tap in TAPS:
-            tap.on_close()
+        patching.on_close()
         with _lock:
-            call_routing.watches = tuple(watch for watch in call_routing.watches if watch is not self)
+            call_routing.set_watches(tuple([watch for watch in call_routing.watches if watch is not self]))
         patching.remove()
         self.recorder.close(functools.partial(_advice, type(self.model).__name__))
 

@@ -107,7 +107,7 @@ class OpenSoftmax:
         lead = self._lead(w)
         if lead is not None:
             w, v, out = (x.unflatten(0, lead) for x in (w, v, out))
-        changed, accesses = self._versions.changed(), call_routing.thread_state.memory_accesses
+        changed, accesses = self._versions.changed(), call_routing.local.state.memory_accesses
         try:
             scores = self._scores()
             every = changed or any(x.memory_accesses != accesses for x in scores.products())

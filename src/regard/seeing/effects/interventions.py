@@ -115,12 +115,12 @@ def applied(intervention: Intervention) -> Iterator[None]:
         if not call_routing.ablations:
             _fastpath_before = torch.backends.mha.get_fastpath_enabled()
             torch.backends.mha.set_fastpath_enabled(False)
-        call_routing.ablations = (*call_routing.ablations, intervention)
+        call_routing.set_ablations((*call_routing.ablations, intervention))
     try:
         yield
     finally:
         with _lock:
-            call_routing.ablations = tuple(x for x in call_routing.ablations if x is not intervention)
+            call_routing.set_ablations(tuple(x for x in call_routing.ablations if x is not intervention))
             if not call_routing.ablations:  # the last open block of all threads
                 torch.backends.mha.set_fastpath_enabled(_fastpath_before)
         patching.remove()

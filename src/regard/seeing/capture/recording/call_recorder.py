@@ -14,9 +14,11 @@ from .. import call_routing
 from ..attention_call import Call
 from ..call_inputs_and_output import placed, some_rows, tensors_of, with_some_rows
 from ..computed_weights import IN_ITS_OWN_CODE
-from ..module_depth import ModuleDepths
+from ..module_depth import ModuleDepths, is_distributed
 from ..tensor_storage import TensorStorage, format_bytes
-from .captured_call import CapturedSteps
+from . import key_growth
+from .call_log import CAPTURED, MODULE, PREVIOUS, WHOLE_OUTPUTS, CallLog
+from .captured_call import CapturedCall, CapturedSteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,11 +26,9 @@ if TYPE_CHECKING:
     from ....attention import Mask
     from ..call_inputs_and_output import Record
     from ..output_gradients import GraphOutput
-    from .captured_call import CapturedCall
+    from .call_log import LoggedCall
+    from .key_growth import KeyGrowth
 
-WHOLE_OUTPUTS = 1 << 26
-"""Outputs of this many bytes, all together, are held as they are until somebody asks. Of further ones rows are copied
-at once, which takes a kernel for each call."""
 NEW_OUTPUTS = 8
 """A module that calls attention this often before another one does is not examined: rows of its outputs are copied."""
 LONG_MASKS = 1 << 26
@@ -58,14 +58,23 @@ class CallRecorder:
         depths: ModuleDepths | None = None,
         gradients: bool = False,
         fixed_outputs: dict[str, bool] | None = None,
+        names: dict[int, str] | None = None,
+        known: dict[int, LoggedCall | None] | None = None,
     ) -> None:
         """With `gradients`, the gradient of each output is kept; its hook needs the call at once.
 
-        `fixed_outputs` says of modules that ran before whether they left their output unchanged.
+        `fixed_outputs` says of modules that ran before whether they left their output unchanged; `names` has the names
+        of modules by id, and `known` the ids of those whose calls can be logged. None: none can.
         """
         self.gradients = gradients
         self.storage = TensorStorage(None, None) if storage is None else storage
         self._at_once = self.storage.copies or gradients or not self.storage.values
+        self._names = {} if names is None else names
+        self._known = known
+        self._loggable: dict[str, int] = {}  # modules that are known once they have left their output unchanged
+        can_log = known is not None and not self._at_once and self.storage.limit is None
+        self.log = CallLog(known) if can_log and known is not None else None
+        """Where calls of known modules go while the model runs, before all that is pending."""
         self._fixed_outputs = {} if fixed_outputs is None else fixed_outputs
         self._new_outputs: list[tuple[Tensor, int, CapturedCall]] = []  # of one module, which ran for the first time
         self._new_name = ""
@@ -90,25 +99,79 @@ class CallRecorder:
     def add_captured(self, name: str, call: CapturedCall, ablated: str = "", output: GraphOutput | None = None) -> None:
         """Add a call, or append it to the last call of the same module if it is the next step of a generation."""
         with self._lock:
-            last = self._open.get(name)
+            growth = key_growth.take()
+            if self._new_outputs and self.log is not None and self.log.entries:
+                self._check_outputs()  # others have run since
+            self._read_log()
             self._keep_output(name, call)
-            if self._at_once or (last is None and name in self._last_calls):
-                self._add_now(name, call.record, call.address, ablated, output)
+            self._add_call(name, call, ablated, output, growth=growth)
+
+    def _add_call(
+        self,
+        name: str,
+        call: CapturedCall,
+        ablated: str = "",
+        output: GraphOutput | None = None,
+        grown_from: CapturedCall | None = None,
+        growth: KeyGrowth | None = None,
+    ) -> None:
+        """Add a call whose output is kept; its keys begin with those of `grown_from`, or were made by a cache."""
+        last = self._open.get(name)
+        if self._at_once or (last is None and name in self._last_calls):
+            self._add_now(name, call.record, call.address, ablated, output)
+            return
+        if last is not None and last.ablated == ablated and last.may_continue(call):
+            grown = grown_from is not None and last.calls[-1] is grown_from
+            joined = self._append_captured(name, last, call, grown or last.has_grown(call, growth))
+            if joined:
                 return
-            if last is not None and last.ablated == ablated and last.may_continue(call):
-                joined = self._append_captured(name, last, call)
-                if joined:
-                    return
-                if joined is None:
-                    self._add_now(name, call.record, call.address, ablated)
-                    return
-            if self.storage.limit is not None and not self.storage.reserve(call.tensors()):
-                self._over_limit += 1
+            if joined is None:
+                self._add_now(name, call.record, call.address, ablated)
                 return
-            self._open[name] = steps = CapturedSteps(name, call, ablated)
-            self._pending.append(steps)
-            if call.mask is not None:
-                self._masks[id(call.mask)] = call.mask.nbytes
+        if self.storage.limit is not None and not self.storage.reserve(call.tensors()):
+            self._over_limit += 1
+            return
+        self._open[name] = steps = CapturedSteps(name, call, ablated)
+        self._pending.append(steps)
+        if call.mask is not None:
+            self._masks[id(call.mask)] = call.mask.nbytes
+
+    def _read_log(self) -> None:
+        """Add the calls that were logged, in their order."""
+        if self.log is None or not self.log.entries:
+            return
+        for entry in self.log.take():
+            name, previous = self._names[entry[MODULE]], entry[PREVIOUS]
+            try:
+                call = CapturedCall.of_logged(entry)
+                entry[PREVIOUS] = None
+                self._add_call(name, call, grown_from=None if previous is None else previous[CAPTURED])
+            except Exception as error:  # an error of ours must not stop the model
+                self.add_missed(name, f"the call could not be recorded: {error}")
+
+    def learn(self, number: int) -> None:
+        """A call of the module of this id went a way that can be logged: log them once its output is fixed."""
+        name = self._names.get(number)
+        if self.log is None or name is None:
+            return
+        if number in self.log.last or self._fixed_outputs.get(name):
+            self._add_known(name, number)
+        else:
+            self._loggable[name] = number
+
+    def _forget_known(self, name: str) -> None:
+        """Log no more calls of a module that changes its output."""
+        for number in [number for number, other in self._names.items() if other == name]:
+            for known in (self._known, None if self.log is None else self.log.last):
+                if known is not None:
+                    known.pop(number, None)
+
+    def _add_known(self, name: str, number: int) -> None:
+        """Log the next calls of a module. The last one was captured, and may be continued by the next."""
+        if self.log is not None and self._known is not None:
+            steps = self._open.get(name)
+            self._known[number] = None
+            self.log.last[number] = None if steps is None else steps.calls[-1].logged(number)
 
     def _keep_output(self, name: str, call: CapturedCall) -> None:
         """Copy some rows of the output, unless the module left its outputs unchanged before."""
@@ -136,14 +199,17 @@ class CallRecorder:
         except Exception:  # a tensor without values: meta, fake
             fixed = False
         self._fixed_outputs[self._new_name] = fixed
+        number = self._loggable.pop(self._new_name, None)
+        if fixed and number is not None:
+            self._add_known(self._new_name, number)
 
-    def _append_captured(self, name: str, last: CapturedSteps, call: CapturedCall) -> bool | None:
+    def _append_captured(self, name: str, last: CapturedSteps, call: CapturedCall, grown: bool) -> bool | None:
         """Whether the call was appended to the last of its module; None if its record has to be compared."""
         if self.storage.limit is not None:
             return None
-        if last.shares_keys(call):
+        if not grown and last.shares_keys(call):
             return False  # nothing is saved by a decision now
-        joined = last.append(call, call.queries == 1 and self._is_trusted(name, call.k))
+        joined = last.append(call, call.queries == 1 and self._is_trusted(name, call.k), grown)
         self._pass[name] = bool(joined)
         return joined
 
@@ -166,6 +232,7 @@ class CallRecorder:
     ) -> None:
         """Add a call whose record `make` computes later; `tensors` are what it keeps alive."""
         with self._lock:
+            self._read_log()
             if self.storage.copies:
                 self._add_now(name, functools.partial(self._compute_now, make), 0, ablated, output)
             elif self.storage.limit is not None and not self.storage.reserve(tensors):
@@ -180,6 +247,7 @@ class CallRecorder:
     def add_record(self, name: str, record: Record, ablated: str, output: GraphOutput | None = None) -> None:
         """Add a call at once, by its record."""
         with self._lock:
+            self._read_log()
             self._add_now(name, lambda: record, record.out.data_ptr(), ablated, output)
 
     def add_missed(self, name: str, reason: str) -> None:
@@ -196,6 +264,10 @@ class CallRecorder:
         self._advise = advise
         if self._new_outputs:
             self._check_outputs()
+        if self.log is not None:
+            self.log.close()
+            if self.log.mask_bytes >= LONG_MASKS or is_distributed():
+                self._read_log()
         self.depths.keep_shares({*(entry.name for entry in self._pending), *(call.name for call in self.calls)})
         if self.storage.copies or sum(self._masks.values()) >= LONG_MASKS:
             self.settle()
@@ -206,6 +278,9 @@ class CallRecorder:
         """Make the calls of what was collected."""
         with self._lock:
             self.storage.wait_for_copies()
+            if self.log is not None and self.log.entries:
+                with call_routing.suspend_reports(), torch.no_grad():
+                    self._read_log()
             if self._pending or self._advise is not None:
                 with call_routing.suspend_reports(), torch.no_grad():
                     self._settle_pending()
@@ -231,6 +306,7 @@ class CallRecorder:
         (_, first), *later = entry.records(k, v)
         if first.out_changed or any(record.out_changed for _, record in later):
             self._fixed_outputs[entry.name] = False  # the next watch copies rows
+            self._forget_known(entry.name)
         if self._joins(entry.name, first, entry.calls[0].address, entry.ablated):
             for _, record in later:
                 self._append_step(entry.name, self._last_calls[entry.name], record)

@@ -9,6 +9,7 @@ import torch
 from ....attention.tensor_versions import version_of
 from ..call_inputs_and_output import some_rows
 from . import key_growth
+from .call_log import CAPTURED, COPIED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,11 +18,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..call_inputs_and_output import Record
+    from .call_log import LoggedCall
     from .key_growth import KeyGrowth
-
-
-_COPIED = -1
-"""In place of the version counter of an output whose rows were copied."""
 
 
 class CapturedCall:
@@ -71,11 +69,40 @@ class CapturedCall:
             self._fixed_versions = tuple([version_of(x) for x in self._fixed()])
             self.key_versions, self.out_version = (version_of(k), version_of(v)), version_of(out)
 
+    @classmethod
+    def of_logged(cls, entry: LoggedCall) -> CapturedCall:
+        """The same of a call that was logged."""
+        call = cls.__new__(cls)
+        (
+            _, call.make, call.q, call.k, call.v, call.out, call.rows, call.mask, call.state,
+            q_version, k_version, v_version, call.out_version, mask_version,
+            call.settings, call.details, _, _,
+        ) = entry  # fmt: skip
+        if call.q.requires_grad or call.k.requires_grad or call.v.requires_grad:  # their call had no graph
+            call.q, call.k, call.v = call.q.detach(), call.k.detach(), call.v.detach()
+        if call.mask is not None and call.mask.requires_grad:
+            call.mask = call.mask.detach()
+        call.queries, call.keys, call.address = call.q.size(-2), call.k.size(-2), call.out.data_ptr()
+        call.key_versions = k_version, v_version
+        fixed: list[int | None] = [q_version]
+        if call.state is not None:  # nobody but the kernel has it
+            fixed.append(version_of(call.state))
+        if call.mask is not None:
+            fixed.append(mask_version)
+        call._fixed_versions, call.learned = tuple(fixed), ()
+        entry[CAPTURED] = call
+        return call
+
+    def logged(self, module: int) -> LoggedCall:
+        """This call as one that was logged before; its keys and those of the next logged call are compared by `is`."""
+        versions = None, *self.key_versions, None, None
+        return [module, self.make, None, self.k, self.v, None, None, None, None, *versions, None, None, None, self]
+
     def copy_rows(self) -> None:
         """Keep a copy of some rows of the output instead of the whole."""
-        if self.out_version != _COPIED:
+        if self.out_version != COPIED:
             self.rows, self.out = some_rows(self.out)
-            self.out_version = _COPIED
+            self.out_version = COPIED
 
     def _fixed(self) -> list[Tensor]:
         """What the weights depend on, without keys and values."""
@@ -87,7 +114,7 @@ class CapturedCall:
 
     def record(self) -> Record:
         """The record, which says whether a tensor was changed in place since the call."""
-        out_changed = self.out_version not in (_COPIED, version_of(self.out))
+        out_changed = self.out_version not in (COPIED, version_of(self.out))
         self.copy_rows()
         record = self.make(self)
         record.out_changed = out_changed
@@ -120,18 +147,22 @@ class CapturedSteps:
         last = self.calls[-1]
         return call.k.data_ptr() == last.k.data_ptr() and call.v.data_ptr() == last.v.data_ptr()
 
-    def append(self, call: CapturedCall, trusted: bool) -> bool | None:
+    def has_grown(self, call: CapturedCall, growth: KeyGrowth | None) -> bool:
+        """Whether a cache made the keys and values of the call from those of the last one."""
+        last = self.calls[-1]
+        return growth is not None and key_growth.has_grown(growth, call.k, call.v, last.k, last.v, last.key_versions)
+
+    def append(self, call: CapturedCall, trusted: bool, grown: bool = False) -> bool | None:
         """Append the call if its keys are those of the last call, without the first ones, and those of new queries.
 
-        The first and the last common row are compared, unless the call is trusted, or its keys are known to be those of
-        the last call and more. None if more must be compared.
+        The first and the last common row are compared, unless the call is trusted, or its keys are known to begin with
+        those of the last call: `grown`. None if more must be compared.
         """
         last, old = self.calls[-1], call.keys - call.queries
         left = last.keys - old
         if old <= 0 or left < 0 or not _same_kind(self.calls[0], call):
             return None
-        growth = key_growth.take()
-        if growth is not None and left == 0 and _has_grown(last, call, growth):
+        if grown and left == 0:
             trusted = True
         elif call.queries == 1 and call.keys == self.total and _same_rows(last, call, (last.keys - 1, call.keys - 1)):
             return None  # perhaps unchanged keys of another sequence
@@ -178,20 +209,6 @@ def _same_kind(a: CapturedCall, b: CapturedCall) -> bool:
 def _adds(mask: Tensor | None) -> bool:
     """Whether it is a bias: numbers that are added, not booleans."""
     return mask is not None and mask.dtype != torch.bool
-
-
-def _has_grown(last: CapturedCall, call: CapturedCall, growth: KeyGrowth) -> bool:
-    """Whether a cache made the keys and values of a call from those of the last call, as these were used there.
-
-    The last call holds its tensors, so their ids are those of no other.
-    """
-    return (
-        call.k is growth.k()
-        and call.v is growth.v()
-        and growth.old_ids == (id(last.k), id(last.v))
-        and growth.old_versions == last.key_versions
-        and growth.versions == call.key_versions
-    )
 
 
 def _same_rows(a: CapturedCall, b: CapturedCall, *rows: tuple[int, int]) -> bool:

@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-
-class KeyGrowth(NamedTuple):
-    """`k` and `v` begin with the rows of older keys and values. No tensor is kept alive."""
-
-    k: weakref.ref[Tensor]
-    v: weakref.ref[Tensor]
-    versions: tuple[int, int]
-    """Their version counters when they were made."""
-    old_ids: tuple[int, int]
-    """The ids of the older ones, for comparison with tensors that somebody holds."""
-    old_versions: tuple[int, int]
+    KeyGrowth = tuple[tuple[Tensor, Tensor], Tensor, Tensor]
+    """Keys and values that begin with the rows of older keys and values; then the older ones."""
 
 
-class _Latest(threading.local):
-    growth: KeyGrowth | None = None
+class _Latest:
+    """Of all threads. One that finds what another wrote compares rows instead: tensors are compared by `is`."""
+
+    __slots__ = ("growth",)
+
+    def __init__(self) -> None:
+        self.growth: KeyGrowth | None = None
 
 
-_latest = _Latest()
-
-
-def note(k: Tensor, v: Tensor, old_ids: tuple[int, int], old_versions: tuple[int, int]) -> None:
-    """A cache of this thread made `k` and `v` from older ones: their rows, and new rows after these."""
-    versions = k._version, v._version
-    _latest.growth = KeyGrowth(weakref.ref(k), weakref.ref(v), versions, old_ids, old_versions)
+latest = _Latest()
 
 
 def take() -> KeyGrowth | None:
-    """What was noted last in this thread, once."""
-    growth, _latest.growth = _latest.growth, None
+    """What a cache wrote last, once: the tensors are not held any longer."""
+    growth, latest.growth = latest.growth, None
     return growth
+
+
+def has_grown(
+    growth: KeyGrowth, k: Tensor, v: Tensor, old_k: Tensor, old_v: Tensor, versions: tuple[int | None, int | None]
+) -> bool:
+    """Whether a cache made `k` and `v` from these older ones, as they were at `versions`.
+
+    A version counter only grows: the older ones are unchanged until now if it is what it was, and the new ones are as
+    the cache made them if it is 0.
+    """
+    (new_k, new_v), from_k, from_v = growth
+    if new_k is not k or new_v is not v or from_k is not old_k or from_v is not old_v:
+        return False
+    if k.is_inference() or v.is_inference() or old_k.is_inference() or old_v.is_inference():
+        return False
+    return k._version == 0 == v._version and (old_k._version, old_v._version) == versions

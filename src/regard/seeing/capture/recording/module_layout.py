@@ -11,6 +11,8 @@ from ..taps import patching
 if TYPE_CHECKING:
     from torch import nn
 
+    from .call_log import LoggedCall
+
 _layouts: dict[int, tuple[weakref.ref[nn.Module], ModuleLayout]] = {}
 """By the id of the model, since a module may not be hashable. A layout holds no module."""
 
@@ -26,19 +28,21 @@ class ModuleLayout:
         self.plan = patching.plan(parts)
         self.fixed_outputs: dict[str, bool] = {}
         """Whether a module that called attention left its output unchanged, by name."""
+        self.known: dict[int, LoggedCall | None] = {}
+        """The ids of modules whose calls can be logged."""
         most = 4 * len(parts) + 64  # more only if a module contains itself: it is then listed every time
-        modules, self._keys = _walk(model, most)
+        modules, self._keys, has_own_function = _walk(model, most)
         compiled = any(type(module).__name__ == "OptimizedModule" for module in modules)
-        self.is_fixed = not compiled and not _has_own_function(modules)
+        self.is_fixed = not compiled and not has_own_function
         """Whether it is valid as long as the modules stay the same. A `forward` of a module's own is patched in the
         module: the plan then holds that module, and another `forward` needs another plan. No module is compiled."""
         self._types, self._ids = list(map(type, modules)), list(map(id, modules)) if len(modules) <= most else []
 
     def modules(self, model: nn.Module) -> list[nn.Module] | None:
         """All modules of the model if they are those of the layout, under the same names; otherwise None."""
-        modules, keys = _walk(model, len(self._ids))
+        modules, keys, has_own_function = _walk(model, len(self._ids))
         same = keys == self._keys and list(map(id, modules)) == self._ids and list(map(type, modules)) == self._types
-        return modules if same and not _has_own_function(modules) else None
+        return modules if same and not has_own_function else None
 
 
 def layout_of(model: nn.Module) -> tuple[ModuleLayout, list[nn.Module]]:
@@ -57,26 +61,25 @@ def layout_of(model: nn.Module) -> tuple[ModuleLayout, list[nn.Module]]:
     return layout, [part for _, part in named_parts(model)]
 
 
-def _has_own_function(modules: list[nn.Module]) -> bool:
-    """Whether a module has a `forward` beside that of its class, as accelerate's hooks set it, or was compiled."""
+def _walk(model: nn.Module, most: int) -> tuple[list[nn.Module], list[str], bool]:
+    """All modules, outer ones first, and the names of all children in the same order; stops beyond `most` modules.
+
+    Also whether a module has a `forward` beside that of its class, as accelerate's hooks set it, or was compiled. A
+    module at two places is listed twice. Every watch of a model walks through all its modules when it opens: it is
+    about six times as fast as listing them with their names.
+    """
+    modules, keys, has_own_function = [model], list[str](), False
     for module in modules:
         own = module.__dict__
         if "forward" in own or "_compiled_call_impl" in own:
-            return True
-    return False
-
-
-def _walk(model: nn.Module, most: int) -> tuple[list[nn.Module], list[str]]:
-    """All modules, outer ones first, and the names of all children in the same order; stops beyond `most` modules.
-
-    It is about four times as fast as listing them with their names. A module at two places is listed twice.
-    """
-    modules, keys = [model], list[str]()
-    for module in modules:
-        children = module.__dict__["_modules"]
+            has_own_function = True
+        children = own["_modules"]
         if children:
-            keys.extend(children)
-            modules.extend([child for child in children.values() if child is not None])
-        if len(modules) > most:
-            break
-    return modules, keys
+            keys += children
+            if None in children.values():
+                modules += [child for child in children.values() if child is not None]
+            else:
+                modules += children.values()
+            if len(modules) > most:
+                break
+    return modules, keys, has_own_function

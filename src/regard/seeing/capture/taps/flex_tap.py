@@ -37,7 +37,7 @@ def _flex_attention(
 
     details = scale, None if block_mask is None else block_mask.mask_mod, score_mod
     call_routing.try_capture(_record, query, key, value, out, details=details)
-    ablations = call_routing.ablations_of(None) if call_routing.thread_state.interface_call is None else []
+    ablations = call_routing.ablations_of(None) if call_routing.local.state.interface_call is None else []
     for ablation, name in ablations:
         lengths_differ = 1 < query.shape[-2] != key.shape[-2]
         ablation.check_maskless(name, "a call of flex_attention", lengths_differ)

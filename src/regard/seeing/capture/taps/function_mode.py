@@ -57,8 +57,8 @@ class FollowingMode(TorchFunctionMode):
     ) -> Any:
         if getattr(func, "is_tap", False):  # it runs already, and has called the original
             func = func.__wrapped__  # type: ignore[attr-defined]
-        if func in _MEMORY_FUNCTIONS and not call_routing.thread_state.suspended:
-            call_routing.thread_state.memory_accesses += 1
+        if func in _MEMORY_FUNCTIONS and not call_routing.local.state.suspended:
+            call_routing.local.state.memory_accesses += 1
         options, self.inside = kwargs or {}, True
         try:
             if self.left <= 0 or torch.compiler.is_compiling():
@@ -79,7 +79,7 @@ def other_mode() -> str:
     That of `torch.set_default_device` is none of these: it is the first of the stack, and is taken from there whatever
     was opened after it. It is off the stack while one of its functions runs.
     """
-    trace = call_routing.thread_state.trace
+    trace = call_routing.local.state.trace
     others = 0 if _length is None else _length() - (0 if trace is None or trace.inside else 1)
     if getattr(_default_device, "CURRENT_DEVICE", None) is not None:
         context = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
@@ -94,8 +94,8 @@ def other_mode() -> str:
 def begin_mode(mode: FollowingMode) -> None:
     """Open a mode, unless another one is open."""
     end_mode()
-    if call_routing.thread_state.trace is None and _push is not None and _length is not None and not other_mode():
-        call_routing.thread_state.trace = mode
+    if call_routing.local.state.trace is None and _push is not None and _length is not None and not other_mode():
+        call_routing.local.state.trace = mode
         with _lock:
             _open.add(mode)
         _push(mode)
@@ -110,13 +110,13 @@ def finish_modes() -> None:
 
 def end_mode() -> None:
     """Close the mode that is open in this thread, if there is one. Modes that were opened after it stay open."""
-    trace = call_routing.thread_state.trace
+    trace = call_routing.local.state.trace
     if trace is None or _length is None or _push is None or _pop is None:
         return
     trace.finish()
     if trace.inside:
         return  # it is not on the stack now, and will be closed by the next call of this function
-    call_routing.thread_state.trace = None
+    call_routing.local.state.trace = None
     above = []
     while _length():
         mode = _pop()

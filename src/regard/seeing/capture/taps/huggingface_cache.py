@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .. import call_routing
 from ..recording import key_growth
 from .patching import Replacement
 
@@ -33,18 +32,9 @@ def _tapped_update(original: Callable[..., tuple[Tensor, Tensor]]) -> Callable[.
 
     def update(self: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         old_k, old_v = getattr(self, "keys", None), getattr(self, "values", None)
-        if old_k is None or old_v is None or not call_routing.is_active() or _has_no_version(old_k, old_v):
-            return original(self, *args, **kwargs)
-        old_versions = old_k._version, old_v._version
         result = original(self, *args, **kwargs)
-        k, v = result
-        if not _has_no_version(k, v):
-            key_growth.note(k, v, (id(old_k), id(old_v)), old_versions)
+        if old_k is not None and old_v is not None:
+            key_growth.latest.growth = result, old_k, old_v
         return result
 
     return update
-
-
-def _has_no_version(k: Tensor, v: Tensor) -> bool:
-    """Whether one of them is an inference tensor, which has no version counter."""
-    return k.is_inference() or v.is_inference()

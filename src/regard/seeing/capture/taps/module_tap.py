@@ -73,32 +73,54 @@ def _own_forward(
 
 
 def _tapped_forward(original: Callable[..., Any]) -> Callable[..., Any]:
-    def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if not call_routing.is_active():
-            return original(module, *args, **kwargs)
-        state = call_routing.thread_state
-        before = state.events
-        result = original(module, *args, **kwargs)
-        if state.trace is not None:
-            end_mode()
-        if state.events == before:
-            linear = STATE_SPACE.search(type(module).__name__) is not None
-            call_routing.report_unseen(module, NO_WEIGHTS if linear else NOT_SEEN)
+    local = call_routing.local
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        # Every line here runs once for each call of a watched model, and is written for speed.
+        own = local.state
+        outer, own.unheard = own.unheard, args[0]
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            own.unheard, own.log, own.repeated = None, None, []
+            raise
+        if own.unheard is not None or own.trace is not None:
+            _finish(own, outer)
         return result
 
     return forward
+
+
+def _finish(own: call_routing.ThreadState, outer: nn.Module | None) -> None:
+    """After a module of which no call was seen, or which left a product that no softmax followed."""
+    module = own.unheard
+    if module is not None:
+        own.unheard, own.log = outer, None
+    if not call_routing.is_active():
+        return
+    if own.trace is not None:
+        end_mode()
+    if module is not None:
+        linear = STATE_SPACE.search(type(module).__name__) is not None
+        call_routing.report_unseen(module, NO_WEIGHTS if linear else NOT_SEEN)
 
 
 def _tapped_lightning(original: Callable[..., Any]) -> Callable[..., Any]:
     def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not call_routing.is_active():
             return original(module, *args, **kwargs)
-        state = call_routing.thread_state
-        before, continued = state.events, continues(module, kwargs)
-        result = original(module, *args, **kwargs)
-        if state.trace is not None:
+        own = call_routing.local.state
+        outer, own.unheard = own.unheard, module
+        continued = continues(module, kwargs)
+        try:
+            result = original(module, *args, **kwargs)
+        except BaseException:
+            own.unheard = None
+            raise
+        if own.trace is not None:
             end_mode()
-        if state.events == before:
+        if own.unheard is not None:
+            own.unheard = outer
             report_lightning(module, result, continued, *args, **kwargs)
         return result
 

@@ -51,7 +51,7 @@ def _replacements() -> Iterator[Replacement]:
 
 def _module_forward(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Notes which module runs. To find it by the call stack takes longer: its `forward` has many variables."""
-    state = call_routing.thread_state
+    state = call_routing.local.state
     before, state.multihead_forward = state.multihead_forward, module
     try:
         return original(module, *args, **kwargs)
@@ -61,7 +61,7 @@ def _module_forward(original: Callable[..., Any], module: nn.Module, *args: Any,
 
 def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     needs_weights = args[NEED_WEIGHTS] if len(args) > NEED_WEIGHTS else kwargs.get("need_weights", True)
-    state = call_routing.thread_state
+    state = call_routing.local.state
     module = state.multihead_forward
     if not needs_weights:
         outer, state.multihead = state.multihead, module
@@ -156,7 +156,7 @@ def _native(original: Callable[..., Any], *args: Any) -> Any:
         record = replace(record, out=out, rows=rows, after=after, origin=origin, cross=query is not key)
         return _without_padding(record, query)
 
-    call_routing.report(make, call_routing.thread_state.multihead_forward, tensors=(query, key, value, out))
+    call_routing.report(make, call_routing.local.state.multihead_forward, tensors=(query, key, value, out))
     return result
 
 

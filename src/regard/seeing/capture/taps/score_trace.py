@@ -263,7 +263,7 @@ def begin_trace(
     out: Tensor, a: Tensor, b: Tensor, equation: str | None = None, scale: float = 1.0, added: Tensor | None = None
 ) -> None:
     """Follow a product that may be that of queries and keys; `added` is what `baddbmm` adds to it."""
-    state = call_routing.thread_state
+    state = call_routing.local.state
     if type(out) is not torch.Tensor or out.dim() < 3 or state.interface_call is not None:
         return
     frame = sys._getframe(3)  # the code of the model that called the replaced function
@@ -286,13 +286,13 @@ def begin_trace(
 
 def end_trace(x: Tensor) -> WrittenScores | str:
     """Stop following, and return how x was computed. What is not used by it yet waits for `resume_trace`."""
-    trace = call_routing.thread_state.trace
+    trace = call_routing.local.state.trace
     origin, rest = None, None
     if isinstance(trace, ScoreTrace):
         origin = trace.origin(x)
         rest = trace.rest(origin or NOT_FOUND)
     end_mode()
-    call_routing.thread_state.paused_trace = rest
+    call_routing.local.state.paused_trace = rest
     if isinstance(origin, MovedScores):
         return "its scores are moved along the keys"
     return origin or other_mode() or NOT_FOUND
@@ -300,7 +300,7 @@ def end_trace(x: Tensor) -> WrittenScores | str:
 
 def resume_trace() -> None:
     """After the product with values: follow the scores that were computed before the softmax, and are not used yet."""
-    state = call_routing.thread_state
+    state = call_routing.local.state
     trace, state.paused_trace = state.paused_trace, None
     if trace is not None:
         begin_mode(trace)

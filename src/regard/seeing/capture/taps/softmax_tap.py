@@ -40,7 +40,7 @@ MOST = 8
 
 def _untapped(original: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
     """The result of a function. A mode of PyTorch may call the replaced one again inside it, and functions others."""
-    state = call_routing.thread_state
+    state = call_routing.local.state
     before, state.suspended = state.suspended, True
     try:
         return original(*args, **kwargs)
@@ -51,7 +51,7 @@ def _untapped(original: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Ten
 def _softmax(
     original: Callable[..., Tensor], input: Tensor, dim: int | None = None, *args: Any, **kwargs: Any
 ) -> Tensor:
-    state = call_routing.thread_state
+    state = call_routing.local.state
     interface_call = state.interface_call
     origin = end_trace(input) if interface_call is None else NOT_FOUND
     weights = _untapped(original, input, dim, *args, **kwargs)  # F.softmax may call the others
@@ -70,7 +70,7 @@ def _softmax(
             _report(softmax)
         if len(waiting) == MOST:
             _report(waiting.pop(0))
-        state.events += 1
+        state.unheard = None
         softmax = OpenSoftmax(weights, dim % weights.dim(), module, origin)
         waiting.append(softmax)
         begin_mode(ValueTrace(softmax, _find_product))
@@ -124,7 +124,7 @@ def _find_softmax(make: Callable[[], TensorProduct | None], out: Tensor, *operan
 
     Returns its output, without the heads that an ablation silences; None if no softmax waits for it.
     """
-    state = call_routing.thread_state
+    state = call_routing.local.state
     waiting = state.softmaxes
     if not waiting:
         return None
@@ -169,18 +169,18 @@ def _ablated(softmax: OpenSoftmax, out: Tensor) -> Tensor:
 
 def close_softmaxes() -> None:
     """At the end of a watch: no product will follow."""
-    call_routing.thread_state.paused_trace = None
+    call_routing.local.state.paused_trace = None
     end_mode()
     forget_masks()
-    waiting, call_routing.thread_state.softmaxes = call_routing.thread_state.softmaxes, []
+    waiting, call_routing.local.state.softmaxes = call_routing.local.state.softmaxes, []
     for softmax in waiting:
         _report(softmax)
 
 
 def _forget() -> None:
     """After the last watch or ablation: what an ablation alone left waiting is nobody's."""
-    call_routing.thread_state.softmaxes.clear()
-    call_routing.thread_state.paused_trace = None
+    call_routing.local.state.softmaxes.clear()
+    call_routing.local.state.paused_trace = None
     end_mode()
     finish_modes()
     without_softmax.clear()
@@ -218,7 +218,7 @@ def _report(softmax: OpenSoftmax) -> None:
 
 def _follows_products() -> bool:
     """Whether a product may be one of attention. Inside an interface its arguments are known."""
-    state = call_routing.thread_state
+    state = call_routing.local.state
     if state.suspended or (state.interface_call is not None and not state.softmaxes):
         return False
     return call_routing.is_active()
