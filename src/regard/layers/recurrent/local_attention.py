@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import nn
 
+from ...attention.energies.float_linear import FloatLinear
+
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
@@ -27,7 +29,7 @@ class LocalAttention(nn.Module):
         if window < 1:
             raise ValueError(f"local attention needs a window of at least 1, got {window}")
         self.window = window
-        self.inner = nn.Linear(width, width, bias=False) if kind == "local-p" else None
+        self.inner = FloatLinear(width, width, bias=False) if kind == "local-p" else None
         self.outer = nn.Linear(width, 1, bias=False) if kind == "local-p" else None
 
     def forward(
