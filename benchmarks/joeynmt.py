@@ -39,9 +39,9 @@ from regard.models import (
     TransformerDecoderConfig,
     TransformerEncoderConfig,
 )
+from regard.training.optimization.optimizer import adamw
 from regard.training.recipe.recipe_sections import TrainingSection
 from regard.training.trainer.cuda_graphs import CudaGraphs
-from regard.training.trainer.optimizer import adamw
 
 if TYPE_CHECKING:
     from collections.abc import Callable

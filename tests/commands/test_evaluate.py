@@ -66,6 +66,9 @@ def test_evaluate_and_compare(
     assert picture.read_text(encoding="utf-8").startswith("<?xml")
     kept = json.loads((run / "results.json").read_text(encoding="utf-8"))
     assert kept[str(file)]["search"]["beams"] == 1
+    command_output(capsys, monkeypatch, "evaluate", str(run), str(file), "--columns", "0,1", "--precision", "bfloat16")
+    kept = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    assert set(kept) == {str(file), f"{file} (bfloat16)"}
     with pytest.raises(SystemExit, match="none of these runs was evaluated on test"):
         command_output(capsys, monkeypatch, "compare", str(run), "--data", "test")
     out = command_output(capsys, monkeypatch, "compare", str(run), str(run), "--data", str(file))

@@ -203,7 +203,7 @@ def _fit(run: Run, parts: RunParts, *, first: bool, resume: bool, changed: dict[
 
 def _remarks(recipe: Recipe) -> Iterator[str]:
     """Settings that are allowed but probably not intended: a warm-up longer than the training."""
-    from .learning_rate import rate
+    from ..optimization.learning_rate import rate
 
     settings = recipe.training
     if settings.updates < settings.warmup:

@@ -19,15 +19,15 @@ from ..distributed.model_shards import is_sharded, local_tensors
 from ..distributed.sharded_checkpoint import remove_shards
 from ..distributed.sharded_strategy import ShardedStrategy
 from ..fine_tuning.parameter_groups import parameter_groups, rate_share, require_groups
+from ..optimization.learning_rate import rate
+from ..optimization.moving_average import MovingAverage
+from ..optimization.optimizer import adam_settings, adamw
 from ..run.checkpoint_manifest import CheckpointManifest
 from ..run.checkpoints import WeightSnapshots, restore_rng_state, rng_state, size
 from ..run.metrics_file import MetricsFile
 from ..run.provenance import Provenance
 from .cuda_graphs import CudaGraphs
 from .interrupt_signals import InterruptSignals
-from .learning_rate import rate
-from .moving_average import MovingAverage
-from .optimizer import adam_settings, adamw
 from .training_model import DivergedError, TrainingModel
 from .validation import ValidationState, validate
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pytorch_lightning.strategies import Strategy
     from torch import Tensor
 
+    from ..optimization.moving_average import MovingAverage
     from ..recipe.recipe_sections import TrainingSection
     from ..run.run_folder import Run
-    from .moving_average import MovingAverage
 
 
 class DivergedError(ValueError):

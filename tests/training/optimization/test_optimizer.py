@@ -8,8 +8,8 @@ from torch import nn
 
 pytest.importorskip("pytorch_lightning")
 
+from regard.training.optimization.optimizer import adamw
 from regard.training.recipe.recipe_sections import TrainingSection
-from regard.training.trainer.optimizer import adamw
 
 
 def test_updates_are_those_of_the_formula() -> None:

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from regard.training.optimization.learning_rate import rate
 from regard.training.recipe import recipe_loader
-from regard.training.trainer.learning_rate import rate
 
 
 class TestSchedule:
