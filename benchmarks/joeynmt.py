@@ -221,7 +221,10 @@ REGARD, JOEYNMT, BY_HAND = "regard", "JoeyNMT", "autocast around JoeyNMT"
 
 
 def works_of(
-    device: torch.device, ours: Callable[[torch.dtype | None], Work], theirs: Callable[[torch.dtype | None], Work]
+    device: torch.device,
+    ours: Callable[[torch.dtype | None], Work],
+    theirs: Callable[[torch.dtype | None], Work],
+    by_hand: bool,
 ) -> dict[str, Work]:
     """Both libraries in the precisions that they are compared in."""
     if device.type == "cuda":
@@ -230,12 +233,12 @@ def works_of(
             f"{JOEYNMT} in float32": theirs(None),
             f"{JOEYNMT} in float16": theirs(torch.float16),
         }
-    return {
+    works = {
         f"{REGARD} in float32": ours(None),
         f"{REGARD} in bfloat16": ours(torch.bfloat16),
         f"{JOEYNMT} in float32": theirs(None),
-        f"{BY_HAND} in bfloat16": theirs(torch.bfloat16),
     }
+    return works | ({f"{BY_HAND} in bfloat16": theirs(torch.bfloat16)} if by_hand else {})
 
 
 def speeds(tokens: int, seconds: dict[str, list[float]]) -> str:
@@ -268,19 +271,20 @@ def their_search(model: Any, batch: Any, longest: int, autocast: torch.dtype | N
         return search(model, batch, max_output_length=longest, beam_size=5, beam_alpha=1.0, autocast=settings)
 
 
-def compare_training(kind: str, device: torch.device, data: list[Batch], rounds: int) -> str:
+def compare_training(kind: str, device: torch.device, data: list[Batch], rounds: int, by_hand: bool) -> str:
     config = ours(kind).config
     our_data, their_data = [b.to(device) for b in data], [their_batch(b, device) for b in data]
     works = works_of(
         device,
         lambda dtype: Work(our_update(EncoderDecoder(config).to(device).train(), dtype), our_data),
         lambda dtype: Work(their_update(theirs(config).to(device).train(), dtype), their_data),
+        by_hand,
     )
     tokens = sum(int((b.target_lengths - 1).sum()) for b in data)
     return speeds(tokens, seconds_in_turns(works, device, rounds))
 
 
-def compare_search(kind: str, device: torch.device, size: int, longest: int, rounds: int) -> str:
+def compare_search(kind: str, device: torch.device, size: int, longest: int, rounds: int, by_hand: bool) -> str:
     """Models as they are made: trained for a few steps, they would end their sentences anywhere. These never do."""
     model, texts = ours(kind).to(device).eval(), sentences(size)
     their_model = theirs(model.config).to(device).eval()
@@ -294,7 +298,7 @@ def compare_search(kind: str, device: torch.device, size: int, longest: int, rou
     def their_work(dtype: torch.dtype | None) -> Work:
         return Work(partial(their_search, their_model, longest=longest, autocast=dtype), their_data)
 
-    works = works_of(device, our_work, their_work)
+    works = works_of(device, our_work, their_work, by_hand)
     if device.type == "cuda":  # see above
         works = {name.replace(f"{REGARD} in bfloat16", f"{REGARD} in float32"): work for name, work in works.items()}
     return speeds(size * len(texts) * longest, seconds_in_turns(works, device, rounds))
@@ -309,19 +313,20 @@ def main() -> None:
     parser.add_argument("--longest", type=int, default=30, help="tokens of each translation")
     parser.add_argument("--sizes", type=int, nargs="*", default=[1, 32, 256], help="sentences translated at once")
     parser.add_argument("--search-only", action="store_true", help="no training")
+    parser.add_argument("--own-precision", action="store_true", help="no autocast around JoeyNMT")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--models", nargs="+", default=["bahdanau", "transformer"])
     given = parser.parse_args()
-    device = torch.device(given.device)
+    device, by_hand = torch.device(given.device), not given.own_precision
     if given.threads:
         torch.set_num_threads(given.threads)
     logging.getLogger("joeynmt").setLevel(logging.WARNING)
     for kind in given.models:
         if not given.search_only:
             data = batches(given.batches, given.tokens)
-            print(f"{kind} training: {compare_training(kind, device, data, given.rounds)}", flush=True)
+            print(f"{kind} training: {compare_training(kind, device, data, given.rounds, by_hand)}", flush=True)
         for size in given.sizes:
-            line = compare_search(kind, device, size, given.longest, given.rounds)
+            line = compare_search(kind, device, size, given.longest, given.rounds, by_hand)
             print(f"{kind} beam 5, {size} sentences: {line}", flush=True)
 
 
