@@ -10,7 +10,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from .. import blocked_attention
 from ..block_indices import grid
 from ..normalizers.normalizer import mark_empty
-from ..torch_transforms import exact, no_kernel, traced
+from ..torch_transforms import exact, no_kernel, plain, traced
+from .short_attention import LONGEST, attend_short
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,9 +47,15 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
         bias = _narrow(bias, kind)  # on a CPU the bias may have more digits than the queries
     bias = None if bias is None else _four_mask(bias, batch)
     shared = batch if groups == 1 else (*batch[:-1], batch[-1] // groups)
+    scale = energies.form.scale / normalize.temperature
+    if kind == torch.float32 and _is_short(request, bias):
+        q, k, v = (_four(x, batch) for x in (energies.a, energies.b, request.v))
+        short = attend_short(q, k, v, bias, scale, is_causal=is_causal)
+        if short is not None:
+            short = short if len(batch) == 2 else short.reshape(*batch, *short.shape[-2:])
+            return blocked_attention.differentiable(request, short), None
     q, k, v = (x if x.dtype == kind else x.to(kind) for x in (energies.a, energies.b, request.v))
     q, k, v = _four(q, batch), _four(k, shared), _four(v, shared)
-    scale = energies.form.scale / normalize.temperature
     state = None
     # The state of rounded queries and keys would not be that of the ones `Weights` keeps.
     wanted = request.weights and energies.a.dtype == kind
@@ -76,6 +83,20 @@ def _kernel_dtype(request: Request) -> torch.dtype:
         return v.dtype
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in (energies.a, energies.b, v))
     return torch.float32 if learns else v.dtype
+
+
+def _is_short(request: Request, bias: Tensor | None) -> bool:
+    """Whether bfloat16 queries, keys and values are few enough for `attend_short`, which has masks and nothing else."""
+    energies = request.energies
+    tensors = (energies.a, energies.b, request.v)
+    return (
+        all(x.dtype == torch.bfloat16 for x in tensors)
+        and max(energies.queries, energies.keys) <= LONGEST
+        and energies.groups == 1
+        and not (request.weights or request.dropout or traced())
+        and (bias is None or bias.dtype == torch.bool)
+        and plain(*tensors)
+    )
 
 
 def _narrow(bias: Tensor, kind: torch.dtype) -> Tensor:

@@ -23,20 +23,8 @@ if TYPE_CHECKING:
 class _GRU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, recurrent: Tensor, h: Tensor) -> Tensor:
-        if has_triton(h):
-            from .rnn_gates_triton import gru_forward
-
-            new, saved = gru_forward(inputs, recurrent, h)
-            ctx.save_for_backward(*saved)
-            return new
-        width = h.shape[-1]
-        inputs, recurrent = inputs.to(h.dtype), recurrent.to(h.dtype)
-        rz = torch.sigmoid(inputs[..., : 2 * width] + recurrent[..., : 2 * width])
-        r, z = rz.chunk(2, dim=-1)
-        b = recurrent[..., 2 * width :]
-        n = tanh_(torch.addcmul(inputs[..., 2 * width :], r, b))
-        new = torch.lerp(n, h, z)  # n + z (h − n)
-        ctx.save_for_backward(rz, n, b, h)
+        new, saved = _gru_forward(inputs, recurrent, h)
+        ctx.save_for_backward(*saved)
         return new
 
     @staticmethod
@@ -59,6 +47,21 @@ class _GRU(torch.autograd.Function):
         to_recurrent = to_inputs.clone()
         to_recurrent[..., 2 * width :].mul_(r)
         return to_inputs, to_recurrent, gz
+
+
+def _gru_forward(inputs: Tensor, recurrent: Tensor, h: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """h', and what the backward pass needs."""
+    if has_triton(h):
+        from .rnn_gates_triton import gru_forward
+
+        return gru_forward(inputs, recurrent, h)
+    width = h.shape[-1]
+    inputs, recurrent = inputs.to(h.dtype), recurrent.to(h.dtype)
+    rz = torch.sigmoid(inputs[..., : 2 * width] + recurrent[..., : 2 * width])
+    r, z = rz.chunk(2, dim=-1)
+    b = recurrent[..., 2 * width :]
+    n = tanh_(torch.addcmul(inputs[..., 2 * width :], r, b))
+    return torch.lerp(n, h, z), (rz, n, b, h)  # n + z (h − n)
 
 
 class _LSTM(torch.autograd.Function):
@@ -102,6 +105,8 @@ def gru(
 
     `inputs` is W x + b and `recurrent` is U h + b'. Both hold r, z and n, in this order.
     """
+    if not (torch.is_grad_enabled() or torch.compiler.is_compiling()):
+        return _gru_forward(inputs, recurrent, h)[0]  # in a search an autograd.Function takes as long as two operations
     new: Tensor = _GRU.apply(inputs, recurrent, h)
     return new
 

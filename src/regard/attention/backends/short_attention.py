@@ -1,0 +1,75 @@
+"""Attention of short sequences in bfloat16 on a CPU, with gradients: batched products instead of PyTorch's kernel.
+
+The kernel multiplies each sentence and head on its own, and its backward pass computes the weights again. Sentences of
+a training batch have so few weights that they can be kept: T numbers for each query, no more than a head is wide.
+Products with the weights and with their gradients are in bfloat16; energies and the gradients of the weights, whose
+differences count, in float32.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+if TYPE_CHECKING:
+    from jaxtyping import BFloat16, Bool, Float
+    from torch import Tensor
+
+LONGEST = 64
+"""Queries and keys. For longer ones the weights are more numbers than queries, keys and values."""
+
+
+def attend_short(
+    q: BFloat16[Tensor, "batch heads queries d"],
+    k: BFloat16[Tensor, "batch heads keys d"],
+    v: BFloat16[Tensor, "batch heads keys width"],
+    mask: Bool[Tensor, "#batch #heads #queries keys"] | None,
+    scale: float,
+    *,
+    is_causal: bool,
+) -> BFloat16[Tensor, "batch heads queries width"] | None:
+    """softmax(scale · q kᵀ) v; None where a query sees no key, whose output the kernel makes zero."""
+    closed = None
+    if is_causal:
+        closed = torch.full((q.shape[2], k.shape[2]), -torch.inf).triu_(1)
+    elif mask is not None:
+        if not bool(mask.any(-1).all()):
+            return None
+        closed = torch.zeros_like(mask, dtype=torch.float32).masked_fill_(~mask, -torch.inf)
+    out: Tensor = _ShortAttention.apply(q, k, v, closed, scale)
+    return out
+
+
+class _ShortAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, closed: Tensor | None, scale: float) -> Tensor:
+        rows = q.shape[:2]
+        with torch.autocast("cpu", enabled=False):
+            e = torch.bmm(_wide(q), _wide(k).mT).unflatten(0, rows).mul_(scale)
+            if closed is not None:
+                e += closed
+            p = torch.softmax(e, -1).flatten(0, 1)
+            out: Tensor = torch.bmm(p.to(v.dtype), v.flatten(0, 1)).unflatten(0, rows)
+        ctx.save_for_backward(q, k, v, p)
+        ctx.scale = scale
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, p = ctx.saved_tensors
+        rows, narrow = q.shape[:2], g.flatten(0, 1)
+        with torch.autocast("cpu", enabled=False):
+            into_v = torch.bmm(p.to(v.dtype).mT, narrow)
+            into_p = torch.bmm(narrow.float(), _wide(v).mT)
+            into_e = torch._softmax_backward_data(into_p, p, -1, torch.float32).mul_(ctx.scale).to(q.dtype)
+            into_q, into_k = torch.bmm(into_e, k.flatten(0, 1)), torch.bmm(into_e.mT, q.flatten(0, 1))
+        return into_q.unflatten(0, rows), into_k.unflatten(0, rows), into_v.unflatten(0, rows), None, None
+
+
+def _wide(x: Tensor) -> Float[Tensor, "rows time width"]:
+    """In float32, batch and heads as one axis; conversion and change of layout are one pass over memory."""
+    wide = torch.empty(x.shape, dtype=torch.float32)
+    return wide.copy_(x).flatten(0, 1)
