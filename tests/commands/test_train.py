@@ -47,6 +47,9 @@ columns = ["text", "label"]
 """)
     typed("train", "mine.toml", *QUICK, "--out", "runs/mine")
     assert "good" in typed("classify", "--model", "runs/mine", "what a good film")
+    assert "40 examples" in typed("evaluate", "runs/mine", "reviews.csv"), "columns that the run names"
+    (tmp_path / "more.tsv").write_text("what a good film\tgood\n", encoding="utf-8")
+    assert "1 examples" in typed("evaluate", "runs/mine", "more.tsv"), "the first two where the file does not have them"
 
 
 def test_sounds_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

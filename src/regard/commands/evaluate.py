@@ -82,7 +82,13 @@ def evaluate(
     from ..atomic_write import write_text
     from ..decoding import load_model_and_tokenizers
     from ..training.run import results_file
-    from ..training.score.evaluation import TaskEvaluation, evaluate_loaded, pairs_of_file, pairs_of_run
+    from ..training.score.evaluation import (
+        TaskEvaluation,
+        default_columns,
+        evaluate_loaded,
+        pairs_of_file,
+        pairs_of_run,
+    )
     from ..training.score.score_tables import evaluation_tables, save_length_curves
 
     if save_plot is not None:
@@ -122,7 +128,8 @@ def evaluate(
     else:
         # By its path: other files may have its name, and the run's own splits are called test and valid.
         data = f"./{file}" if str(file) in ("test", "valid") else str(file)
-        pairs = pairs_of_file(file, task, columns or "0,1")
+        columns = columns or ("0,1" if task == "write" else default_columns(loaded, file))
+        pairs = pairs_of_file(file, task, columns)
     evaluation, texts = evaluate_loaded(loaded, pairs, settings, tokens=tokens, tokenised=tokenised)
     # Files are written before anything is printed: with `| head` the process ends there. If one cannot be written, the
     # scores are printed all the same.

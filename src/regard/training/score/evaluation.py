@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -64,6 +65,23 @@ def pairs_of_file(file: Path, task: str, columns: str) -> list[Pair]:
     if pairs := list(PairReader(file, columns=names)):
         return pairs
     raise ValueError(f"{file} holds no rows, so there is nothing to evaluate on")
+
+
+def default_columns(loaded: Pretrained, file: Path) -> str:
+    """Those that the run was trained with, where they have names that the file has too; else 0,1."""
+    recipe = None if loaded.run is None else loaded.run / "recipe.toml"
+    if recipe is None or not recipe.is_file():
+        return "0,1"
+    # The file alone, since a recipe whose corpora are gone can be evaluated on others.
+    columns = tomllib.loads(recipe.read_text(encoding="utf-8")).get("data", {}).get("columns", [])
+    names = [column for column in columns if isinstance(column, str)]
+    if not names:
+        return "0,1"
+    try:
+        next(iter(PairReader(file, columns=tuple(names), on_bad="skip")), None)
+    except ValueError:  # the file has no such columns
+        return "0,1"
+    return ",".join(names)
 
 
 def pairs_of_run(loaded: Pretrained, split: Literal["test", "valid"]) -> tuple[list[Pair], bool]:
