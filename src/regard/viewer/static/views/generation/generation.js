@@ -12,13 +12,13 @@ import { counted, number } from "../../draw/numbers.js";
 import { Player } from "../../draw/player.js";
 import { shade, shadeSigned } from "../../draw/token_flow.js";
 import { AnswerChoice } from "../contributions/answer_choice.js";
+import { emptyGeneration } from "./empty_generation.js";
 import { contributed } from "./generation_contributions.js";
 import { generationLegend, generationPicture, generationTable, largestSize } from "./generation_export.js";
 import { drawChart } from "./generation_heatmap.js";
 import { generationKeys } from "./generation_keys.js";
 import { strongestKeys } from "./generation_sidebar.js";
 import { NextTokenPanel } from "./next_token_panel.js";
-import { nothingWritten } from "./nothing_written.js";
 import { written } from "./prompt_split.js";
 import { tokenTexts } from "./token_texts.js";
 
@@ -38,7 +38,7 @@ export const generation = {
   needs: "trace",
   mount: (root, context) => {
     const wrote = context.trace.calls.filter((call) => call.steps.length > 1);
-    return wrote.length ? new Generation(root, context, wrote) : nothingWritten(root, context);
+    return wrote.length ? new Generation(root, context, wrote) : emptyGeneration(root, context);
   },
 };
 

@@ -2,7 +2,7 @@
 import { el } from "../../draw/dom.js";
 
 /** What stands where the model wrote nothing. */
-export function nothingWritten(root, context) {
+export function emptyGeneration(root, context) {
   const words =
     "Nothing was written in this trace: the model read its text in one pass. This view needs a model that writes.";
   const run = context.sample("generate");
