@@ -12,14 +12,14 @@ test("tokens stand above the columns of keys, and above no others", () => {
     const expected = step.shows ? (name) => name !== "X" : (name) => name === "Kᵀ"; // below it, the result has the same
     for (const { name, y, room } of boxes) {
       assert.equal(above[name], expected(name), name);
-      assert.ok(y - room.top >= 20, "the name of the matrix has its line");
+      assert(y - room.top >= 20, "the name of the matrix has its line");
     }
   }
 });
 
 test("matrices fill a phone: tokens of one letter take less room than words", () => {
   const [letters, words] = [1, 9].map((longest) => laidOut({ shows: ["QKᵀ", "W"] }, SIZES, longest, 374, 500));
-  for (const { width } of [letters, words]) assert.ok(width <= 390);
-  assert.ok(letters.boxes[0].cell[0] > 1.25 * words.boxes[0].cell[0]);
-  assert.ok(2 * 21 * letters.boxes[0].cell[0] > 0.7 * 374);
+  for (const { width } of [letters, words]) assert(width <= 390);
+  assert(letters.boxes[0].cell[0] > 1.25 * words.boxes[0].cell[0]);
+  assert(2 * 21 * letters.boxes[0].cell[0] > 0.7 * 374);
 });
