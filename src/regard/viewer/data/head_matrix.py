@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -23,11 +23,26 @@ if TYPE_CHECKING:
     from .tile import Pool
 
 SOFTMAX = Softmax()
-CHUNK = 1 << 20
-"""Energies in memory at once: 4 MiB, which stay in cache between the steps that read them."""
+CHUNK = 1 << 19
+"""Energies in memory at once: 2 MiB, which stay in cache between the steps that read them, and leave less to compute
+of what a causal mask hides."""
 SMALL_BLOCK = 8
 """Keys up to which a block is pooled by halves."""
 LOG2E = math.log2(math.e)
+
+
+class _Visible(NamedTuple):
+    """Of the visible keys of some queries, each an interval: where the first and the last of these intervals begin,
+    and where they end."""
+
+    least_first: int
+    most_first: int
+    least_stop: int
+    most_stop: int
+
+    @classmethod
+    def of(cls, first: Tensor, stop: Tensor) -> _Visible:
+        return cls(*torch.stack([first.amin(), first.amax(), stop.amin(), stop.amax()]).tolist())
 
 
 class HeadMatrix:
@@ -47,6 +62,7 @@ class HeadMatrix:
         self._has_state = torch.zeros(self.queries, dtype=torch.bool)
         # Rows of energies too large for one number. `Weights` computes them, from whole rows.
         self._is_large = torch.zeros(self.queries, dtype=torch.bool)
+        self._last_visible: tuple[range, _Visible | None] | None = None
         if weights.kernel_state is not None:  # the kernel stored it
             self._set_state(range(self.queries), weights.row_state().map(lambda x: x[0]))
 
@@ -104,23 +120,27 @@ class HeadMatrix:
             return RowState(self._state.new_full((len(rows),), torch.inf))
         return _joined_rows(parts)
 
-    def _visible(self, rows: range) -> tuple[Tensor, Tensor] | None:
-        """The first visible key of each query and the one after the last; None where the mask is no interval."""
+    def _visible(self, rows: range) -> _Visible | None:
+        """Which keys the queries see; None where the mask is no interval. The last answer is kept: chunks of the same
+        queries follow one another."""
         if self._energies.mask is None:
             return None
-        entry = torch.tensor([self._entry.start], device=self.device)
-        return self._energies.interval(entry, self._positions(rows))
+        if self._last_visible is None or self._last_visible[0] != rows:
+            entry = torch.tensor([self._entry.start], device=self.device)
+            interval = self._energies.interval(entry, self._positions(rows))
+            self._last_visible = rows, None if interval is None else _Visible.of(*interval)
+        return self._last_visible[1]
 
     def all_masked(self, rows: range, cols: range) -> bool:
-        """Whether the mask hides the whole rectangle, such as above the diagonal: there is nothing to compute."""
+        """Whether the mask surely hides the whole rectangle, such as above the diagonal: nothing has to be computed."""
         visible = self._visible(rows)
-        return visible is not None and bool(((visible[0] >= cols.stop) | (visible[1] <= cols.start)).all())
+        return visible is not None and (visible.least_first >= cols.stop or visible.most_stop <= cols.start)
 
     def _any_masked(self, rows: range, cols: range) -> bool:
         visible = self._visible(rows)
         if visible is None:
             return self._energies.mask is not None
-        return not bool(((visible[0] <= cols.start) & (visible[1] >= cols.stop)).all())
+        return visible.most_first > cols.start or visible.least_stop < cols.stop
 
     def pool_softmax(self, rows: range, block: int) -> tuple[Float[Tensor, "rows wide"], Float[Tensor, "rows wide"]]:
         """Where `is_softmax`: the largest weight and the sum of each `block` of keys, for every query. Sets row states.
