@@ -34,6 +34,7 @@ log: CallLog | None = None
 """The log of the only open watch; None if there are several, or an ablation, or if it needs more of a call at once."""
 
 _FUNCTIONAL = vars(torch.nn.functional)
+_is_traced = torch.compiler.is_dynamo_compiling  # with the flag of torch.export, less Python than `is_compiling`
 _graph_task_id = getattr(torch._C, "_current_graph_task_id", None)  # private to PyTorch; −1 outside a backward pass
 
 
@@ -148,7 +149,8 @@ def is_active() -> bool:
     return (
         not state.suspended
         and (bool(watches) or bool(ablations) or state.captured is not None)
-        and not torch.compiler.is_compiling()
+        and not _is_traced()
+        and not getattr(torch.compiler, "_is_compiling_flag", False)
         and (_graph_task_id is None or _graph_task_id() == -1)
     )
 

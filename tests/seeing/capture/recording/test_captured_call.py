@@ -211,6 +211,18 @@ def test_memory_that_a_kernel_writes_again_proves_only_the_last_call() -> None:
     assert [call.fidelity().faithful for call in seen] == [False] * 4 + [True] * 2
 
 
+@pytest.mark.parametrize("way", ["unchanged", "counted", "in memory"])
+def test_a_module_that_runs_alone_is_examined_after_some_calls(way: str) -> None:
+    model = Scaled(way)
+    with torch.no_grad(), watch(model) as seen:
+        for _ in range(6):  # of two calls each
+            model(*inputs(5))
+    whole = [isinstance(x, CapturedSteps) and x.calls[0].out_version == 0 for x in seen._recorder._pending]
+    count = call_recorder.NEW_OUTPUTS + 1
+    assert whole == [False] * count + [way == "unchanged"] * (12 - count)
+    assert seen.faithful
+
+
 def test_outputs_beyond_the_limit_are_not_held_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.ModuleList([Kernel() for _ in range(3)])
     (q, k, v), size = inputs(200), 200 * 2 * 4 * 4

@@ -95,13 +95,15 @@ def relation_to_last(last: LoggedCall, query: Tensor, key: Tensor, value: Tensor
     old_k, old_v = last[K], last[V]
     if key is old_k and value is old_v:
         return None  # a buffer that is filled in place: to hold it twice takes no more memory
-    growth = key_growth.take()
-    if growth is not None and key_growth.has_grown(
-        growth, key, value, old_k, old_v, (last[K_VERSION], last[V_VERSION])
-    ):
-        return last
     length = key.size(-2)
-    return None if length > 1 and length == query.size(-2) else UNKNOWN
+    if length > 1 and length == query.size(-2):
+        return None
+    growth = key_growth.take()
+    if growth is not None:
+        versions = last[K_VERSION], last[V_VERSION]
+        if key_growth.has_grown(growth, key, value, old_k, old_v, versions):
+            return last
+    return UNKNOWN
 
 
 def leave_out_keys(previous: LoggedCall) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .key_growth import KeyGrowth
 
 NEW_OUTPUTS = 8
-"""A module that calls attention this often before another one does is not examined: rows of its outputs are copied."""
+"""A module that calls attention this often before another one does is examined after these calls."""
 LONG_MASKS = 1 << 26
 """Masks of more bytes than this, all together, are shortened when the watch closes; others when somebody asks."""
 
@@ -181,7 +181,9 @@ class CallRecorder:
             if self._fixed_outputs.get(name) and self._output_bytes < WHOLE_OUTPUTS:
                 self._output_bytes += call.out.nbytes
                 return
-            if name not in self._fixed_outputs and len(self._new_outputs) < NEW_OUTPUTS:
+            if len(self._new_outputs) == NEW_OUTPUTS:
+                self._check_outputs()
+            elif name not in self._fixed_outputs:
                 self._new_outputs.append((call.out, call.out_version, call))
                 self._new_name = name
         call.copy_rows()
@@ -189,7 +191,7 @@ class CallRecorder:
     def _check_outputs(self) -> None:
         """After a module ran for the first time: whether its outputs are still as they were."""
         new, self._new_outputs = self._new_outputs, []
-        fixed = len(new) < NEW_OUTPUTS
+        fixed = True
         if new[0][0].is_cuda and torch.cuda.is_current_stream_capturing():
             return  # a comparison waits for the GPU, and would end the capture; the next run is examined
         try:
