@@ -81,6 +81,29 @@ def test_a_second_derivative_is_that_of_the_formula(calls: list[bool]) -> None:
     assert (got - truth).abs().max() < 0.05 * truth.abs().max()
 
 
+def test_batched_cotangents(calls: list[bool]) -> None:
+    q, k, v = (torch.randn(2, 3, 5, 8).bfloat16().requires_grad_() for _ in range(3))
+    with torch.autocast("cpu", torch.bfloat16):
+        z = attend(q, k, v, mask=r.causal())
+    assert calls == [True]
+    cotangents = torch.randn(4, *z.shape).bfloat16()
+    together = torch.autograd.grad(z, (q, k, v), cotangents, is_grads_batched=True, retain_graph=True)
+    single = [torch.autograd.grad(z, (q, k, v), g, retain_graph=True) for g in cotangents]
+    for got, *each in zip(together, *single, strict=True):
+        torch.testing.assert_close(got, torch.stack(each))
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(0, 5), (5, 0)])
+def test_no_queries_or_no_keys(queries: int, keys: int, calls: list[bool]) -> None:
+    q, k, v = (torch.randn(2, 3, time, 8).bfloat16().requires_grad_() for time in (queries, keys, keys))
+    with torch.autocast("cpu", torch.bfloat16):
+        z = attend(q, k, v)
+    assert calls == [True]
+    gradients = torch.autograd.grad(z, (q, k, v), torch.ones_like(z))
+    assert z.shape == q.shape
+    assert not any(bool(x.any()) for x in (z, *gradients))
+
+
 def test_a_query_that_sees_nothing_is_left_to_the_kernel(calls: list[bool]) -> None:
     q, k, v = (torch.randn(2, 1, 4, 8).bfloat16().requires_grad_() for _ in range(3))
     with torch.autocast("cpu", torch.bfloat16):

@@ -60,13 +60,14 @@ class _ShortAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, p = ctx.saved_tensors
-        rows, narrow = q.shape[:2], g.flatten(0, 1)
+        # reshape, because a gradient that stands for several (is_grads_batched=True) has no flatten.
+        narrow = g.reshape(len(p), *g.shape[-2:])
         with torch.autocast("cpu", enabled=False):
             into_v = torch.bmm(p.to(v.dtype).mT, narrow)
             into_p = torch.bmm(narrow.float(), _wide(v).mT)
             into_e = torch._softmax_backward_data(into_p, p, -1, torch.float32).mul_(ctx.scale).to(q.dtype)
             into_q, into_k = torch.bmm(into_e, k.flatten(0, 1)), torch.bmm(into_e.mT, q.flatten(0, 1))
-        return into_q.unflatten(0, rows), into_k.unflatten(0, rows), into_v.unflatten(0, rows), None, None
+        return into_q.reshape(q.shape), into_k.reshape(k.shape), into_v.reshape(v.shape), None, None
 
 
 def _wide(x: Tensor) -> Float[Tensor, "rows time width"]:
