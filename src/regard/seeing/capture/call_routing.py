@@ -78,7 +78,9 @@ class ThreadState:
         self.unheard: nn.Module | None = None
         """The attention module whose `forward` runs, until a call of it is reported as seen or as missed."""
         self.log: CallLog | None = None
-        """Where its next call is logged, once it has asked for its attention function; None if it is not logged."""
+        """Where its next call is logged, once it has asked for its attention function; None if it is not logged.
+
+        Never without `unheard`: a module that attended otherwise after all must not give its name to the next call."""
         self.called = 0
         """The id of the module whose call is logged there."""
         self.repeated: list[tuple[Tensor, Tensor]] = []
@@ -174,7 +176,7 @@ def report(
     the name and class of the module, and decides whether the call is reported. `output` is the output with its graph,
     for watches that keep gradients.
     """
-    local.state.unheard = None
+    local.state.unheard = local.state.log = None
     if local.state.captured is not None:
         if not callable(record):
             local.state.captured.append(record)
@@ -210,7 +212,7 @@ def try_capture(
     """
     # Every line here runs once for each call of a watched model, and is written for speed.
     own = local.state
-    own.unheard = None
+    own.unheard = own.log = None
     try:
         call = CapturedCall(make, q, k, v, out, mask, state, learned, settings, details)
         if is_note:
@@ -299,7 +301,7 @@ def report_missed(
     reason: str, module: nn.Module | None = None, *, name_filter: Callable[[str], bool] | None = None
 ) -> None:
     """Report a call that could not be recorded."""
-    local.state.unheard = None
+    local.state.unheard = local.state.log = None
     for watch, name, part in _watches_of(module):
         if name_filter is None or name_filter(_name_and_class(watch, name, part)):
             watch.recorder.add_missed(name, reason)

@@ -1,9 +1,15 @@
 """The row state that PyTorch's fused kernels leave for their backward pass."""
 
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from regard import watch
@@ -72,3 +78,52 @@ def test_a_model_that_was_never_watched_can_be_captured_as_a_cuda_graph() -> Non
             out = layers[1](layers[0](x))
         graph.replay()
     torch.testing.assert_close(out, want)
+
+
+def _doubled(function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any] | None) -> Any:
+    out = function(*args, **(options or {}))
+    return out * 2 if getattr(function, "__name__", "") == "scaled_dot_product_attention" else out
+
+
+class DoublingMode(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _doubled(func, args, kwargs)
+
+
+class DoublingTensor(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            out = _doubled(func, args, kwargs)
+        return out.as_subclass(cls) if isinstance(out, torch.Tensor) else out
+
+
+def _llama() -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=50, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    model: nn.Module = transformers.LlamaModel(config).eval()
+    return model
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("way", ["function", "mode", "subclass"])
+def test_attention_that_other_code_replaced_is_called_as_it_is(
+    way: str, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = _llama(), torch.randn(1, 5, 16)
+    if known:
+        with torch.no_grad(), watch(model):
+            model(inputs_embeds=x)
+    if way == "function":
+        own = F.scaled_dot_product_attention
+        monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *args, **options: _doubled(own, args, options))
+    context: AbstractContextManager[Any] = DoublingMode() if way == "mode" else nullcontext()
+    x = x.as_subclass(DoublingTensor) if way == "subclass" else x
+    with torch.no_grad():
+        with context:
+            expected = model(inputs_embeds=x, use_cache=False)[0]
+        with watch(model) as seen, context:
+            assert torch.equal(model(inputs_embeds=x, use_cache=False)[0], expected)
+    assert seen.faithful is False

@@ -82,7 +82,7 @@ def _tapped_repeat_kv(original: Callable[[Tensor, int], Tensor]) -> Callable[[Te
 
 
 def _tapped_get_interface(original: Callable[..., Any]) -> Callable[..., Any]:
-    local, sdpa = call_routing.local, _sdpa_function()
+    local, sdpa, compiler = call_routing.local, _sdpa_function(), torch.compiler
 
     def get_interface(self: Any, attn_implementation: str, default: Callable[..., Any]) -> Any:
         # Every line here runs once for each call of a watched model, and is written for speed.
@@ -91,7 +91,12 @@ def _tapped_get_interface(original: Callable[..., Any]) -> Callable[..., Any]:
         if log is not None and function is sdpa:
             own = local.state
             module = id(own.unheard)
-            if module in log.last and not (own.suspended or own.softmaxes or own.captured or own.trace):
+            if (
+                module in log.last
+                and not (own.suspended or own.softmaxes or own.trace)
+                and own.captured is None
+                and not getattr(compiler, "_is_compiling_flag", False)  # torch.export
+            ):
                 # The tap of scaled_dot_product_attention sees all that has to be known of this call.
                 own.called, own.log = module, log
                 return function

@@ -95,7 +95,7 @@ def _finish(own: call_routing.ThreadState, outer: nn.Module | None) -> None:
     """After a module of which no call was seen, or which left a product that no softmax followed."""
     module = own.unheard
     if module is not None:
-        own.unheard, own.log = outer, None
+        own.unheard, own.log, own.repeated = outer, None, []
     if not call_routing.is_active():
         return
     if own.trace is not None:

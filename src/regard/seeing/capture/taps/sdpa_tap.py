@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional as F
+from torch.overrides import has_torch_function_variadic
 
 from ....attention import causal
 from ....attention.torch_transforms import AUTOCAST
@@ -32,6 +33,8 @@ _NAME = "_scaled_dot_product_flash_attention_for_cpu"
 _FLASH_ON_CPU: Callable[..., tuple[Tensor, Tensor]] = getattr(torch, _NAME, None) or getattr(torch.ops.aten, _NAME)
 
 
+_BUILT_IN: Callable[..., Tensor] = torch._C._nn.scaled_dot_product_attention
+"""PyTorch's own function. Where other code has put one of its own in its place, that one is called, and no kernel."""
 _IS_TRACED = torch.compiler.is_dynamo_compiling
 _GRAPH_TASK: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", None) or (lambda: -1)
 _FLAGS: tuple[Callable[[], bool], ...] = tuple(
@@ -45,6 +48,7 @@ def _tapped(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     local, is_grad_enabled = call_routing.local, torch.is_grad_enabled
     is_autocast = _IS_AUTOCAST or torch.is_autocast_enabled
     flash, efficient, math, cudnn = _FLAGS
+    choose = _CHOOSE if original is _BUILT_IN else None
 
     def scaled_dot_product_attention(
         query: Tensor,
@@ -72,9 +76,15 @@ def _tapped(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
             if previous is UNKNOWN:
                 own.repeated = [] if once_k is key else [(key, once_k), (value, once_v)]
                 return _capture(original, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-        if attn_mask is None and not dropout_p and query.is_cpu and _CHOOSE is not None:
+        if (
+            attn_mask is None
+            and not dropout_p
+            and query.is_cpu
+            and choose is not None
+            and not has_torch_function_variadic(query, key, value)
+        ):
             try:
-                kernel = _CHOOSE(query, key, value, None, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
+                kernel = choose(query, key, value, None, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
             except (RuntimeError, TypeError):  # the call itself will say what is wrong
                 kernel = None
         if kernel == _FLASH:
@@ -154,7 +164,15 @@ def _capture(
             kernel = _CHOOSE(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         except (RuntimeError, TypeError):  # the call itself will say what is wrong
             kernel = None
-    if kernel == _FLASH and attn_mask is None and not dropout_p and query.is_cpu:
+    if (
+        kernel == _FLASH
+        and attn_mask is None
+        and not dropout_p
+        and query.is_cpu
+        and original is _BUILT_IN
+        # A subclass or a function mode may give another result. Our own mode, which counts as one, does not.
+        and (own.trace is not None or not has_torch_function_variadic(query, key, value))
+    ):
         out, state = _FLASH_ON_CPU(query, key, value, 0.0, is_causal, attn_mask=None, scale=scale)
     else:
         own.suspended = True  # on meta tensors it calls softmax in Python

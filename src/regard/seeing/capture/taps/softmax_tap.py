@@ -70,7 +70,7 @@ def _softmax(
             _report(softmax)
         if len(waiting) == MOST:
             _report(waiting.pop(0))
-        state.unheard = None
+        state.unheard = state.log = None
         softmax = OpenSoftmax(weights, dim % weights.dim(), module, origin)
         waiting.append(softmax)
         begin_mode(ValueTrace(softmax, _find_product))
