@@ -32,3 +32,8 @@ def test_what_is_no_model_is_named(tmp_path: Path) -> None:
         load_model_and_tokenizers.find("nonsense")
     with pytest.raises(ValueError, match="no model is called"):
         load_model_and_tokenizers.find("../recipes")
+
+
+def test_a_precision_that_there_is_not_is_refused(folder: Path) -> None:
+    with pytest.raises(ValueError, match="precision is one of float32, bfloat16, got 'float16'"):
+        load_model_and_tokenizers.load(folder, precision="float16")

@@ -99,9 +99,9 @@ def _pairs(
     if file is not None:
         if texts or links is not None or possible is not None:
             raise ValueError("give a pair (and its --links), or a --file of pairs, not both")
-        from ..training.score.evaluation import pairs_of_file
+        from ..training.score.evaluation import pairs_of_file, parse_columns
 
-        return pairs_of_file(file, "translate", columns or "0,1")
+        return pairs_of_file(file, "translate", parse_columns(columns))
     if columns is not None:
         raise ValueError("--columns describes a --file, and none is given")
     if possible is not None and links is None:

@@ -67,7 +67,8 @@ def evaluate(
 ) -> None:
     """Score a model: a translator by BLEU, chrF, perplexity, alignment and speed, others by the metrics of their task.
 
-    Without a file, the test split of the run's recipe is used. If the data have gold alignment links, the alignment
+    Without a file, the test split of the run's recipe is used. Of a file with the columns that the recipe names, these
+    are read; of others the first two. If the data have gold alignment links, the alignment
     error rate is computed. The scores of a run are kept in its results.json, for `regard compare`.
 
     \b
@@ -88,6 +89,7 @@ def evaluate(
         evaluate_loaded,
         pairs_of_file,
         pairs_of_run,
+        parse_columns,
     )
     from ..training.score.score_tables import evaluation_tables, save_length_curves
 
@@ -128,8 +130,8 @@ def evaluate(
     else:
         # By its path: other files may have its name, and the run's own splits are called test and valid.
         data = f"./{file}" if str(file) in ("test", "valid") else str(file)
-        columns = columns or ("0,1" if task == "write" else default_columns(loaded, file))
-        pairs = pairs_of_file(file, task, columns)
+        by_default = columns is None and task != "write"
+        pairs = pairs_of_file(file, task, default_columns(loaded, file) if by_default else parse_columns(columns))
     evaluation, texts = evaluate_loaded(loaded, pairs, settings, tokens=tokens, tokenised=tokenised)
     # Files are written before anything is printed: with `| head` the process ends there. If one cannot be written, the
     # scores are printed all the same.

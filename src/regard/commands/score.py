@@ -35,12 +35,12 @@ def score(
       regard score --model runs/bahdanau-phrasebook-1 --file pairs.tsv
     """
     from ..decoding import load_model_and_tokenizers, target_logprobs
-    from ..training.score.evaluation import pairs_of_file
+    from ..training.score.evaluation import pairs_of_file, parse_columns
 
     if (file is None) == (not texts) or (texts and len(texts) != 2):
         raise ValueError("regard score takes a SOURCE and its TARGET, each in quotes, or pairs with --file")
     if file is not None:
-        pairs = [(pair.source, pair.target) for pair in pairs_of_file(file, "translate", columns or "0,1")]
+        pairs = [(pair.source, pair.target) for pair in pairs_of_file(file, "translate", parse_columns(columns))]
     else:
         assert texts is not None
         pairs = [(texts[0], texts[1])]

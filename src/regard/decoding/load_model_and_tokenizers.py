@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..json_file import read_object
 
@@ -48,6 +48,8 @@ def load(
     from ..models import load as load_model
 
     exported = engine == "ctranslate2"
+    if precision not in get_args(PrecisionName):
+        raise ValueError(f"precision is one of {', '.join(get_args(PrecisionName))}, got {precision!r}")
     if exported and precision != "float32":
         raise ValueError(f"precision {precision} is for the engine torch; ctranslate2 has that of its export")
     folder, run = _exported(Path(name)) if exported else find(name)

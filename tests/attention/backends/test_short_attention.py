@@ -93,6 +93,19 @@ def test_batched_cotangents(calls: list[bool]) -> None:
         torch.testing.assert_close(got, torch.stack(each))
 
 
+@pytest.mark.parametrize("mask", [None, r.causal(), r.padding(torch.tensor([3, 5]))])
+def test_the_default_device_changes_nothing(mask: Mask | None, calls: list[bool]) -> None:
+    q, k, v = (torch.randn(2, 3, 5, 8).bfloat16().requires_grad_() for _ in range(3))
+
+    def gradients(device: str) -> list[torch.Tensor]:
+        with torch.device(device), torch.autocast("cpu", torch.bfloat16):
+            z = attend(q, k, v, mask=mask)
+            return [z, *torch.autograd.grad(z.sum(), (q, k, v))]
+
+    torch.testing.assert_close(gradients("meta"), gradients("cpu"), rtol=0.0, atol=0.0)
+    assert calls == [True, True]
+
+
 @pytest.mark.parametrize(("queries", "keys"), [(0, 5), (5, 0)])
 def test_no_queries_or_no_keys(queries: int, keys: int, calls: list[bool]) -> None:
     q, k, v = (torch.randn(2, 3, time, 8).bfloat16().requires_grad_() for time in (queries, keys, keys))

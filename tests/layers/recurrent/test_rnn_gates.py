@@ -15,6 +15,18 @@ def test_gates_have_the_right_gradients() -> None:
     torch.autograd.gradcheck(rnn_gates.lstm, (leaf(2, 12), leaf(2, 3)))
 
 
+def test_a_kernel_does_not_run_inside_a_transform(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would drop the tangents of forward mode, and read the memory of what torch.vmap wraps."""
+    monkeypatch.setattr(rnn_gates, "_gru_forward", None)  # the function that may choose the kernel
+    inputs, recurrent, h, tangent = (torch.randn(4, n, dtype=torch.float64) for n in (9, 9, 3, 3))
+    with torch.no_grad():
+        _, got = torch.func.jvp(lambda x: rnn_gates.gru(inputs, recurrent, x), (h,), (tangent,))
+        each = torch.vmap(rnn_gates.gru)(inputs, recurrent, h)
+    z = torch.sigmoid(inputs + recurrent)[:, 3:6]
+    torch.testing.assert_close(got, z * tangent)  # only z ⊙ h depends on h here
+    torch.testing.assert_close(each, rnn_gates._gru_formula(inputs, recurrent, h)[0])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_triton_gates_and_scores_follow_the_formula(dtype: torch.dtype) -> None:
     skip_without_triton()

@@ -93,3 +93,8 @@ def test_what_cannot_be_drawn_is_said_before_anything_is_computed(tmp_path: Path
         call.plot(tokens=["a", "b", "c"])
     with pytest.raises(IndexError):
         call.plot(3)
+
+
+def test_no_head_at_all_is_refused() -> None:
+    with pytest.raises(ValueError, match="no head to draw"):
+        recorded()[0].plot([])

@@ -31,25 +31,25 @@ def attend_short(
     is_causal: bool,
 ) -> BFloat16[Tensor, "batch heads queries width"] | None:
     """softmax(scale · q kᵀ) v; None where a query sees no key, whose output the kernel makes zero."""
-    closed = None
+    bias = None
     if is_causal:
-        closed = torch.full((q.shape[2], k.shape[2]), -torch.inf).triu_(1)
+        bias = torch.full((q.shape[2], k.shape[2]), -torch.inf, device=q.device).triu_(1)
     elif mask is not None:
         if not bool(mask.any(-1).all()):
             return None
-        closed = torch.zeros_like(mask, dtype=torch.float32).masked_fill_(~mask, -torch.inf)
-    out: Tensor = _ShortAttention.apply(q, k, v, closed, scale)
+        bias = torch.zeros_like(mask, dtype=torch.float32).masked_fill_(~mask, -torch.inf)
+    out: Tensor = _ShortAttention.apply(q, k, v, bias, scale)
     return out
 
 
 class _ShortAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, closed: Tensor | None, scale: float) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
         rows = q.shape[:2]
         with torch.autocast("cpu", enabled=False):
-            e = torch.bmm(_wide(q), _wide(k).mT).unflatten(0, rows).mul_(scale)
-            if closed is not None:
-                e += closed
+            e = torch.bmm(_float_rows(q), _float_rows(k).mT).unflatten(0, rows).mul_(scale)
+            if bias is not None:
+                e += bias
             p = torch.softmax(e, -1).flatten(0, 1)
             out: Tensor = torch.bmm(p.to(v.dtype), v.flatten(0, 1)).unflatten(0, rows)
         ctx.save_for_backward(q, k, v, p)
@@ -64,13 +64,13 @@ class _ShortAttention(torch.autograd.Function):
         narrow = g.reshape(len(p), *g.shape[-2:])
         with torch.autocast("cpu", enabled=False):
             into_v = torch.bmm(p.to(v.dtype).mT, narrow)
-            into_p = torch.bmm(narrow.float(), _wide(v).mT)
+            into_p = torch.bmm(narrow.float(), _float_rows(v).mT)
             into_e = torch._softmax_backward_data(into_p, p, -1, torch.float32).mul_(ctx.scale).to(q.dtype)
             into_q, into_k = torch.bmm(into_e, k.flatten(0, 1)), torch.bmm(into_e.mT, q.flatten(0, 1))
         return into_q.reshape(q.shape), into_k.reshape(k.shape), into_v.reshape(v.shape), None, None
 
 
-def _wide(x: Tensor) -> Float[Tensor, "rows time width"]:
+def _float_rows(x: Tensor) -> Float[Tensor, "rows time width"]:
     """In float32, batch and heads as one axis; conversion and change of layout are one pass over memory."""
-    wide = torch.empty(x.shape, dtype=torch.float32)
-    return wide.copy_(x).flatten(0, 1)
+    rows = torch.empty(x.shape, dtype=torch.float32, device=x.device)
+    return rows.copy_(x).flatten(0, 1)

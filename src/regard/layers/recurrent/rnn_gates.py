@@ -13,6 +13,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from ...attention.kernels import has_triton
+from ...attention.torch_transforms import forward_mode, transformed
 from ..fast_tanh import tanh_
 
 if TYPE_CHECKING:
@@ -55,6 +56,10 @@ def _gru_forward(inputs: Tensor, recurrent: Tensor, h: Tensor) -> tuple[Tensor, 
         from .rnn_gates_triton import gru_forward
 
         return gru_forward(inputs, recurrent, h)
+    return _gru_formula(inputs, recurrent, h)
+
+
+def _gru_formula(inputs: Tensor, recurrent: Tensor, h: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
     width = h.shape[-1]
     inputs, recurrent = inputs.to(h.dtype), recurrent.to(h.dtype)
     rz = torch.sigmoid(inputs[..., : 2 * width] + recurrent[..., : 2 * width])
@@ -106,7 +111,10 @@ def gru(
     `inputs` is W x + b and `recurrent` is U h + b'. Both hold r, z and n, in this order.
     """
     if not (torch.is_grad_enabled() or torch.compiler.is_compiling()):
-        return _gru_forward(inputs, recurrent, h)[0]  # in a search an autograd.Function takes as long as two operations
+        # In a search an autograd.Function takes as long as two operations. It refuses torch.vmap and forward mode; the
+        # kernel would not notice them.
+        forward = _gru_formula if transformed() or forward_mode() else _gru_forward
+        return forward(inputs, recurrent, h)[0]
     new: Tensor = _GRU.apply(inputs, recurrent, h)
     return new
 

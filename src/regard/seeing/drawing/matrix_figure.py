@@ -39,6 +39,8 @@ def matrix_figure(
     require_matplotlib()
     from matplotlib.figure import Figure
 
+    if not matrices:
+        raise ValueError("there is no head to draw: give one or more")
     queries, keys = next(iter(matrices.values())).shape
     sides = [_names(x, count, side) for x, count, side in zip(_pair(tokens), (queries, keys), labels, strict=True)]
     cells = {name: _cells(matrix) for name, matrix in matrices.items()}

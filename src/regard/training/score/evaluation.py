@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ...data import Pair, TokenizerPair
+    from ...data.row_readers import Column
     from ...decoding.beam_search import SearchSettings
     from ...decoding.load_model_and_tokenizers import Pretrained
     from ..tasks.task import Task
@@ -57,31 +58,41 @@ def evaluate_task(
     return TaskEvaluation(task.name, len(pairs), values, task.amount(encoded), search, labels), answers
 
 
-def pairs_of_file(file: Path, task: str, columns: str) -> list[Pair]:
+def parse_columns(columns: str | None) -> tuple[Column, ...]:
+    """Columns as the command line has them, numbers or names; the first two if there are none."""
+    if columns is None:
+        return 0, 1
+    return tuple(int(name) if name.strip().isdecimal() else name.strip() for name in columns.split(","))
+
+
+def pairs_of_file(file: Path, task: str, columns: tuple[Column, ...]) -> list[Pair]:
     """The pairs of a file; for a language model, its text."""
     if task == "write":
         return list(running(file))
-    names = tuple(int(name) if name.strip().isdecimal() else name.strip() for name in columns.split(","))
-    if pairs := list(PairReader(file, columns=names)):
+    if pairs := list(PairReader(file, columns=columns)):
         return pairs
     raise ValueError(f"{file} holds no rows, so there is nothing to evaluate on")
 
 
-def default_columns(loaded: Pretrained, file: Path) -> str:
-    """Those that the run was trained with, where they have names that the file has too; else 0,1."""
+def default_columns(loaded: Pretrained, file: Path) -> tuple[Column, ...]:
+    """Those that the run was trained with, where they have names that the file has too; else the first two.
+
+    A file without the run's columns of links still has those of its sources and targets.
+    """
     recipe = None if loaded.run is None else loaded.run / "recipe.toml"
     if recipe is None or not recipe.is_file():
-        return "0,1"
+        return 0, 1
     # The file alone, since a recipe whose corpora are gone can be evaluated on others.
     columns = tomllib.loads(recipe.read_text(encoding="utf-8")).get("data", {}).get("columns", [])
-    names = [column for column in columns if isinstance(column, str)]
-    if not names:
-        return "0,1"
-    try:
-        next(iter(PairReader(file, columns=tuple(names), on_bad="skip")), None)
-    except ValueError:  # the file has no such columns
-        return "0,1"
-    return ",".join(names)
+    if not all(isinstance(column, str) for column in columns):
+        return 0, 1
+    for names in dict.fromkeys([tuple(columns), tuple(columns[:2])]):
+        try:
+            next(iter(PairReader(file, columns=names, on_bad="skip")), None)
+        except ValueError:  # the file has no such columns
+            continue
+        return names
+    return 0, 1
 
 
 def pairs_of_run(loaded: Pretrained, split: Literal["test", "valid"]) -> tuple[list[Pair], bool]:

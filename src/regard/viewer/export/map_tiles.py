@@ -51,7 +51,7 @@ def map_tiles(trace: TraceView, size: int, progress: Callable[[float], None]) ->
     return {url: array for part in parts for url, array in part.items()}
 
 
-def stored(metadata: dict[str, Any], data: bytes) -> dict[str, Any]:
+def array_entry(metadata: dict[str, Any], data: bytes) -> dict[str, Any]:
     """An array as the file holds it."""
     return {**metadata, "data": base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()}
 
@@ -66,7 +66,7 @@ def _head_tiles(trace: TraceView, entry: int, call: int, head: int, size: int) -
         # Sorted by name, as in the keys of the page (keyOf in data/source.js).
         parameters = sorted({**asdict(tile), "entry": entry, "head": head, "pool": pool}.items())
         query = "&".join(f"{name}={value}" for name, value in parameters)
-        tiles[f"/api/traces/{trace.id}/calls/{call}/tile?{query}"] = stored(array.metadata, array.data)
+        tiles[f"/api/traces/{trace.id}/calls/{call}/tile?{query}"] = array_entry(array.metadata, array.data)
     return tiles
 
 

@@ -22,7 +22,7 @@ from ..http.application import create_app
 from ..http.in_process_client import request
 from ..javascript_bundle import bundle
 from ..static_files import STATIC, styles
-from .map_tiles import SIDE, map_tiles, stored
+from .map_tiles import SIDE, array_entry, map_tiles
 from .progress_line import ProgressLine
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ async def _responses(app: FastAPI, trace: TraceView, size: int) -> dict[str, Any
                 responses["json"][url] = json.loads(response.body)
                 return
             if metadata.pop("computed") >= 1:
-                responses["arrays"][url] = stored(metadata, response.body)
+                responses["arrays"][url] = array_entry(metadata, response.body)
                 return
 
     root = f"/api/traces/{trace.id}"

@@ -1,0 +1,44 @@
+"""The columns of a file that a run is evaluated on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from regard.decoding import load_model_and_tokenizers
+from tests.support.small_translators import save_run
+
+pytest.importorskip("pydantic")
+
+from regard.training.score.evaluation import default_columns, pairs_of_file, parse_columns
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(("columns", "header", "expected"), [
+    ('["en", "fr"]', "fr,en", ("en", "fr")),
+    ('["text, en", "text, fr"]', '"text, fr","text, en"', ("text, en", "text, fr")),  # a comma is part of the name
+    ('["2", "1"]', "1,2", ("2", "1")),  # a name, though it is a number
+    ('["en", "fr", "links"]', "fr,en", ("en", "fr")),  # no gold links in this file
+    ('["en", 1]', "fr,en", (0, 1)),
+    ("[1, 0]", "fr,en", (0, 1)),
+    ('["en", "fr"]', "target,source", (0, 1)),
+])  # fmt: skip
+def test_named_columns_of_a_run(columns: str, header: str, expected: tuple[int | str, ...], tmp_path: Path) -> None:
+    run = save_run(tmp_path / "run")
+    (run / "recipe.toml").write_text(f"[data]\ncolumns = {columns}\n", encoding="utf-8")
+    file = tmp_path / "pairs.csv"
+    file.write_text(f"{header}\nle chat,the cat\n", encoding="utf-8")
+    found = default_columns(load_model_and_tokenizers.load(run), file)
+    assert found == expected
+    if found != (0, 1):
+        assert [(pair.source, pair.target) for pair in pairs_of_file(file, "translate", found)] == [
+            ("the cat", "le chat")
+        ]
+
+
+def test_columns_of_the_command_line() -> None:
+    assert parse_columns(None) == (0, 1)
+    assert parse_columns("1, 0,links") == (1, 0, "links")
