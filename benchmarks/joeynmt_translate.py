@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.joeynmt import THEIR_IDS, theirs
+from benchmarks.joeynmt_models import THEIR_IDS, theirs
 from regard.data.batch import END, PAD
 from regard.decoding import load_model_and_tokenizers, translate
 from regard.decoding.translation import ON_CPU, ON_GPU
