@@ -66,6 +66,7 @@ LOADERS = {
     "training/streaming/stream_positions.py": "JSON",
     "training/trainer/data_module.py": "JSON",
     "training/trainer/fit.py": "TOML",
+    "training/score/evaluation.py": "TOML",
     "training/trainer/model_task.py": "TOML and safetensors, or `from_pretrained` of the caller's own class",
     "training/fine_tuning/vocabulary_extension.py": "the `tokenizers` library, from JSON",
     "training/fine_tuning/warm_start.py": "a folder of a model of regard",

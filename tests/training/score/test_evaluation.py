@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     ('["en", 1]', "fr,en", (0, 1)),
     ("[1, 0]", "fr,en", (0, 1)),
     ('["en", "fr"]', "target,source", (0, 1)),
+    ('"en"', "fr,en", (0, 1)),  # no list
 ])  # fmt: skip
 def test_named_columns_of_a_run(columns: str, header: str, expected: tuple[int | str, ...], tmp_path: Path) -> None:
     run = save_run(tmp_path / "run")
@@ -37,6 +38,14 @@ def test_named_columns_of_a_run(columns: str, header: str, expected: tuple[int |
         assert [(pair.source, pair.target) for pair in pairs_of_file(file, "translate", found)] == [
             ("the cat", "le chat")
         ]
+
+
+def test_a_recipe_that_cannot_be_read(tmp_path: Path) -> None:
+    run = save_run(tmp_path / "run")
+    loaded = load_model_and_tokenizers.load(run)
+    (run / "recipe.toml").write_text("[data\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"recipe\.toml is not a recipe: .*--columns"):
+        default_columns(loaded, tmp_path / "pairs.csv")
 
 
 def test_columns_of_the_command_line() -> None:

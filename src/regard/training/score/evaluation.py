@@ -83,8 +83,12 @@ def default_columns(loaded: Pretrained, file: Path) -> tuple[Column, ...]:
     if recipe is None or not recipe.is_file():
         return 0, 1
     # The file alone, since a recipe whose corpora are gone can be evaluated on others.
-    columns = tomllib.loads(recipe.read_text(encoding="utf-8")).get("data", {}).get("columns", [])
-    if not all(isinstance(column, str) for column in columns):
+    try:
+        data = tomllib.loads(recipe.read_text(encoding="utf-8")).get("data")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{recipe} is not a recipe: {error}. Say which columns to read with --columns") from error
+    columns = data.get("columns") if isinstance(data, dict) else None
+    if not isinstance(columns, list) or not all(isinstance(column, str) for column in columns):
         return 0, 1
     for names in dict.fromkeys([tuple(columns), tuple(columns[:2])]):
         try:
