@@ -225,7 +225,10 @@ def try_capture(
         watch = now_open[0]
         name = watch.names.get(id(module)) if watch.layers is None else None
         if name is not None and not watch.recorder.gradients:
-            watch.recorder.add_captured(name, call)
+            try:
+                watch.recorder.add_captured(name, call)
+            except Exception as error:
+                watch.recorder.add_missed(name, failure(error))
             return
     if own.captured is not None:
         own.captured.append(call.record())
@@ -234,7 +237,10 @@ def try_capture(
         gradient = (
             None if not watch.recorder.gradients else GraphOutput(out) if output is None else GraphOutput(*output)
         )
-        watch.recorder.add_captured(name, call, "" if is_note or not ablations else _ablated(part), gradient)
+        try:
+            watch.recorder.add_captured(name, call, "" if is_note or not ablations else _ablated(part), gradient)
+        except Exception as error:
+            watch.recorder.add_missed(name, failure(error))
 
 
 def _ablated(module: nn.Module) -> str:
@@ -287,9 +293,10 @@ def ablations_of(module: nn.Module | None) -> list[tuple[Intervention, str]]:
     return [(x, x.names[id(module)]) for x in ablations if x.thread == thread and id(module) in x.names]
 
 
-def failure(error: Exception) -> str:
-    """Why a call could not be recorded."""
-    if torch._C._functorch.maybe_current_level() is not None:
+def failure(error: Exception, query: Tensor | None = None) -> str:
+    """Why a call could not be recorded; `query` of one that was made before."""
+    functorch = torch._C._functorch
+    if functorch.maybe_current_level() is not None or (query is not None and functorch.is_batchedtensor(query)):
         return (
             "inside torch.vmap or another transform its tensors exist only while the function runs; watch the models "
             "of an ensemble one by one"

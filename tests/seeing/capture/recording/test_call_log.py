@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from regard import watch
 from regard.seeing.analysis import ablate
 from regard.seeing.capture import call_routing
-from regard.seeing.capture.recording import call_log
+from regard.seeing.capture.recording import call_log, captured_call
 from regard.seeing.capture.recording.call_log import MASK, OUT, OUT_VERSION, K, Q, V
 
 transformers = pytest.importorskip("transformers")
@@ -240,6 +241,34 @@ def test_an_error_before_the_kernel_leaves_nothing_open() -> None:
     assert [call.name for call in seen] == ["model.layers.0.self_attn", "model.layers.1.self_attn"]
     assert seen.faithful
     assert not seen.missed
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_copy_that_finds_no_memory_does_not_stop_the_model(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = llama()
+    model = model if known else copy.deepcopy(model)
+    with torch.inference_mode():
+        expected = model(IDS).logits
+
+        def no_memory(_: Tensor) -> None:
+            raise torch.OutOfMemoryError
+
+        monkeypatch.setattr(call_log if known else captured_call, "some_rows", no_memory)
+        with watch(model) as seen:
+            assert torch.equal(model(IDS).logits, expected)
+    names = {message.partition(": ")[0] for message in seen.missed}
+    assert names == {"model.layers.0.self_attn", "model.layers.1.self_attn"}
+    assert seen.faithful is False
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # PyTorch has no rule for this kernel in vmap
+def test_an_ensemble_in_vmap_is_named_as_such() -> None:
+    model = llama()
+    parameters = {name: torch.stack([x, x]) for name, x in model.named_parameters()}
+    with torch.no_grad(), watch(model) as seen:
+        torch.vmap(lambda p: torch.func.functional_call(model, p, (IDS,), {"use_cache": False}).logits)(parameters)
+    assert len(seen.missed) == 2
+    assert all("torch.vmap" in message for message in seen.missed)
 
 
 def test_a_graph_for_gradients_is_not_held() -> None:

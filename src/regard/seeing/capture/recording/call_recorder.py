@@ -17,7 +17,7 @@ from ..computed_weights import IN_ITS_OWN_CODE
 from ..module_depth import ModuleDepths, is_distributed
 from ..tensor_storage import TensorStorage, format_bytes
 from . import key_growth
-from .call_log import CAPTURED, MODULE, PREVIOUS, WHOLE_OUTPUTS, CallLog
+from .call_log import CAPTURED, MODULE, PREVIOUS, WHOLE_OUTPUTS, CallLog, Q
 from .captured_call import CapturedCall, CapturedSteps
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class CallRecorder:
                 entry[PREVIOUS] = None
                 self._add_call(name, call, grown_from=None if previous is None else previous[CAPTURED])
             except Exception as error:  # an error of ours must not stop the model
-                self.add_missed(name, f"the call could not be recorded: {error}")
+                self.add_missed(name, call_routing.failure(error, entry[Q]))
 
     def learn(self, number: int) -> None:
         """A call of the module of this id went a way that can be logged: log them once its output is fixed."""

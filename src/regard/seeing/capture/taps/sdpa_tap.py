@@ -93,29 +93,33 @@ def _tapped(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         else:
             out = original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
             kernel = flash(), efficient(), math(), cudnn()
-        details = is_causal, dropout_p, kernel, own.unheard, enable_gqa
+        part = own.unheard
+        details = is_causal, dropout_p, kernel, part, enable_gqa
         own.log = own.unheard = None
         try:
-            entry = [
-                module, _record, query, once_k, once_v, out, None, attn_mask, state,
-                query._version, once_k._version, once_v._version, out._version,
-                None if attn_mask is None else attn_mask._version, (scale,), details, previous, None,
-            ]  # fmt: skip
-        except RuntimeError:  # an inference tensor has no version counter
-            entry = entry_without_versions(
-                module, _record, query, once_k, once_v, out, attn_mask, state, (scale,), details, previous
-            )
-        if last is None:
-            if out.nbytes > log.largest_output:
-                keep_some_rows(entry)
-        else:
-            log.hold_output(entry)
-        if attn_mask is not None:
-            log.mask_bytes += attn_mask.nbytes
-        log.last[module] = entry
-        log.entries.append(entry)
-        if previous is not None:
-            leave_out_keys(previous)
+            try:
+                entry = [
+                    module, _record, query, once_k, once_v, out, None, attn_mask, state,
+                    query._version, once_k._version, once_v._version, out._version,
+                    None if attn_mask is None else attn_mask._version, (scale,), details, previous, None,
+                ]  # fmt: skip
+            except RuntimeError:  # an inference tensor has no version counter
+                entry = entry_without_versions(
+                    module, _record, query, once_k, once_v, out, attn_mask, state, (scale,), details, previous
+                )
+            if last is None:
+                if out.nbytes > log.largest_output:
+                    keep_some_rows(entry)
+            else:
+                log.hold_output(entry)
+            if attn_mask is not None:
+                log.mask_bytes += attn_mask.nbytes
+            log.last[module] = entry
+            log.entries.append(entry)
+            if previous is not None:
+                leave_out_keys(previous)
+        except Exception as error:  # no memory for a copy: it must not stop the model
+            call_routing.report_missed(call_routing.failure(error), part)
         return out
 
     return scaled_dot_product_attention
