@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from regard import Seen
 from regard.seeing.analysis import classical_scaling, head_distances, head_matches
 from tests.support.attention_model import random_text, watched
 
@@ -37,8 +38,12 @@ def test_distances_between_the_heads_of_two_runs() -> None:
     kl = [(x * (x / middle).log()).sum(-1) for x in (p, q)]
     assert float(result[1, 2]) == pytest.approx(float(((kl[0] + kl[1]) / 2).mean()), rel=1e-3)
     assert torch.allclose(head_distances(other, other=seen), result.T, atol=1e-6)
-    with pytest.raises(ValueError, match="over one text"):
+    with pytest.raises(ValueError, match=r"over one text: .* got 9 × 9 and 12 × 12"):
         head_distances(seen, other=watched(random_text(9).ids))
+    with pytest.raises(ValueError, match="a run has no self-attention"):
+        head_distances(seen, other=Seen())
+    with pytest.raises(ValueError, match="rows is the number of queries to compare, at least 1, got 0"):
+        head_distances(seen, rows=0)
 
 
 def test_each_head_is_matched_with_the_nearest_of_the_other_run() -> None:

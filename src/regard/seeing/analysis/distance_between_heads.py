@@ -34,10 +34,15 @@ def head_distances(
 
     With `other`, between the heads of two runs on the same tokens: of two models, or two checkpoints of one.
     """
+    if rows < 1:
+        raise ValueError(f"rows is the number of queries to compare, at least 1, got {rows}")
     sides = [_self_attention(each) for each in ([seen] if other is None else [seen, other])]
     lengths = {call.shape[-2:] for calls in sides for call in calls}
-    if not all(sides) or len(lengths) > 1:
-        raise ValueError("heads are compared over one text: the self-attention layers must all have one length")
+    if not all(sides):
+        raise ValueError("there are no heads to compare: a run has no self-attention")
+    if len(lengths) > 1:
+        found = " and ".join(f"{queries} × {keys}" for queries, keys in sorted(lengths))
+        raise ValueError(f"heads are compared over one text: all self-attention must have one length, got {found}")
     ((queries, keys),) = lengths
     sample = evenly_spaced(queries, rows).tolist()
     total: Tensor | None = None
