@@ -243,6 +243,27 @@ def test_an_error_before_the_kernel_leaves_nothing_open() -> None:
     assert not seen.missed
 
 
+def test_a_question_while_another_thread_leaves_out_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other thread has logged a step, is interrupted, and leaves out the keys before it once both were taken."""
+    model, take = llama(), call_log.CallLog.take
+
+    def take_and_leave_out(log: call_log.CallLog) -> Any:
+        previous = [entry[call_log.PREVIOUS] for entry in log.entries]
+        taken = take(log)
+        for entry in previous:
+            if entry is not None:
+                call_log.leave_out_keys(entry)
+        return taken
+
+    monkeypatch.setattr(call_log.CallLog, "take", take_and_leave_out)
+    with torch.no_grad(), watch(model) as seen:
+        model.generate(IDS, max_new_tokens=4, do_sample=False)
+    assert entries(seen)
+    assert [call.steps for call in seen] == [[5, 1, 1, 1]] * 2
+    assert not seen.missed
+    assert seen.faithful
+
+
 @pytest.mark.parametrize("known", [False, True])
 def test_a_copy_that_finds_no_memory_does_not_stop_the_model(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     model = llama()

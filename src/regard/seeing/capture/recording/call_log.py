@@ -57,16 +57,20 @@ class CallLog:
         self.mask_bytes = 0
         """Of the masks of all calls. A mask that several calls share is counted several times."""
 
-    def take(self) -> list[LoggedCall]:
-        """All calls, which are then no longer here. Keys and values that were left out are views of later ones."""
+    def take(self) -> list[tuple[LoggedCall, LoggedCall]]:
+        """All calls, which are then no longer here, each with a copy that other threads leave as it is.
+
+        Keys and values that were left out are views of later ones.
+        """
         while True:
             entries = self.entries[:]
             for entry in reversed(entries):
                 _restore_keys(entry)
+            copies = [entry[:] for entry in entries]
             # Another thread may have logged a call just now, after which keys were left out.
-            if not any(type(entry[K]) is int for entry in entries):
+            if not any(type(entry[K]) is int for entry in copies):
                 del self.entries[: len(entries)]
-                return entries
+                return list(zip(entries, copies, strict=True))
 
     def hold_output(self, entry: LoggedCall) -> None:
         """Hold the output of a further call as it is, if there is room; otherwise some of its rows."""

@@ -140,10 +140,10 @@ class CallRecorder:
         """Add the calls that were logged, in their order."""
         if self.log is None or not self.log.entries:
             return
-        for entry in self.log.take():
+        for entry, fixed in self.log.take():
             name, previous = self._names[entry[MODULE]], entry[PREVIOUS]
             try:
-                call = CapturedCall.of_logged(entry)
+                entry[CAPTURED] = call = CapturedCall.of_logged(fixed)
                 entry[PREVIOUS] = None
                 self._add_call(name, call, grown_from=None if previous is None else previous[CAPTURED])
             except Exception as error:  # an error of ours must not stop the model

@@ -9,7 +9,7 @@ import torch
 from ....attention.tensor_versions import version_of
 from ..call_inputs_and_output import some_rows
 from . import key_growth
-from .call_log import CAPTURED, COPIED
+from .call_log import COPIED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +90,6 @@ class CapturedCall:
         if call.mask is not None:
             fixed.append(mask_version)
         call._fixed_versions, call.learned = tuple(fixed), ()
-        entry[CAPTURED] = call
         return call
 
     def logged(self, module: int) -> LoggedCall:
