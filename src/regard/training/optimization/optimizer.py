@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 def adamw(groups: Iterable[list[nn.Parameter]], settings: TrainingSection) -> torch.optim.AdamW:
     """AdamW over groups of parameters.
 
-    Fused, it reads and writes each number once. On a CPU that takes a fifth of the time of PyTorch's default, which has
-    a dozen passes over memory. A model of one's own may have parameters without a fused kernel: complex ones, and views
-    with gaps between their numbers, of which PyTorch's kernel on a CPU would update the numbers in the gaps.
+    Fused, it reads and writes each number once, where PyTorch's default on a CPU has a dozen passes over memory. A
+    model of one's own may have parameters without a fused kernel: complex ones, and views with gaps between their
+    numbers, of which PyTorch's kernel on a CPU would update the numbers in the gaps.
     """
     groups = list(groups)
     return torch.optim.AdamW(

@@ -10,7 +10,7 @@ import torch
 
 from ...data import EncodedCorpus, PairReader
 from ..preparation.recipe_corpus import read, running
-from ..run.run_folder import Run
+from ..run.run_folder import RECIPE, Run
 from ..tasks.task import recipe_task
 from .label_scores import LabelScore, by_label
 from .translation_evaluation import evaluate_translation
@@ -79,7 +79,7 @@ def default_columns(loaded: Pretrained, file: Path) -> tuple[Column, ...]:
 
     A file without the run's columns of links still has those of its sources and targets.
     """
-    recipe = None if loaded.run is None else loaded.run / "recipe.toml"
+    recipe = None if loaded.run is None else loaded.run / RECIPE
     if recipe is None or not recipe.is_file():
         return 0, 1
     # The file alone, since a recipe whose corpora are gone can be evaluated on others.
