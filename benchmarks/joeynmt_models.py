@@ -50,21 +50,8 @@ def ours(kind: str) -> EncoderDecoder:
     return EncoderDecoder(EncoderDecoderConfig(VOCABULARY, VOCABULARY, encoder, decoder))
 
 
-def theirs(like: EncoderDecoderConfig) -> Any:
-    """JoeyNMT's model of the same sizes. Its recurrent decoder steps first, looks afterwards and feeds that back."""
-    from types import SimpleNamespace
-
-    from joeynmt.model import build_model
-    from joeynmt.vocabulary import Vocabulary
-
-    special = SimpleNamespace(
-        unk_token="<unk>", pad_token="<pad>", bos_token="<s>", eos_token="</s>", sep_token=None,
-        unk_id=0, pad_id=1, bos_id=2, eos_id=3, sep_id=None, lang_tags=[],
-    )  # fmt: skip
-    vocabularies = [
-        Vocabulary([f"w{n}" for n in range(size - 4)], special)
-        for size in (like.source_vocabulary, like.target_vocabulary)
-    ]
+def their_parts(like: EncoderDecoderConfig) -> list[dict[str, Any]]:
+    """Encoder and decoder of the same sizes, as JoeyNMT's configuration describes them."""
     parts = []
     for part in (like.encoder, like.decoder):
         if isinstance(part, RecurrentEncoderConfig | RecurrentDecoderConfig):
@@ -80,7 +67,26 @@ def theirs(like: EncoderDecoderConfig) -> Any:
                 "hidden_size": part.width, "ff_size": part.hidden, "num_layers": part.layers, "num_heads": part.heads,
                 "dropout": part.dropout, "layer_norm": part.norm,
             })  # fmt: skip
-    model = build_model({"encoder": parts[0], "decoder": parts[1]}, *vocabularies)
+    return parts
+
+
+def theirs(like: EncoderDecoderConfig) -> Any:
+    """JoeyNMT's model of the same sizes. Its recurrent decoder steps first, looks afterwards and feeds that back."""
+    from types import SimpleNamespace
+
+    from joeynmt.model import build_model
+    from joeynmt.vocabulary import Vocabulary
+
+    special = SimpleNamespace(
+        unk_token="<unk>", pad_token="<pad>", bos_token="<s>", eos_token="</s>", sep_token=None,
+        unk_id=0, pad_id=1, bos_id=2, eos_id=3, sep_id=None, lang_tags=[],
+    )  # fmt: skip
+    vocabularies = [
+        Vocabulary([f"w{n}" for n in range(size - 4)], special)
+        for size in (like.source_vocabulary, like.target_vocabulary)
+    ]
+    encoder, decoder = their_parts(like)
+    model = build_model({"encoder": encoder, "decoder": decoder}, *vocabularies)
     model.loss_function = ("crossentropy", 0.1)
     return model
 

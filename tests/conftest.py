@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import subprocess
 import tempfile
 from importlib.util import find_spec
 
@@ -16,6 +17,9 @@ from tests.support.process_state import reset_process_state
 from tests.support.triton_interpreter import interpreted
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when huggingface_hub is imported: no test waits for a network
+# A process that a test or pytest-xdist starts and that crashes writes where, on its stderr. After a training Lightning
+# removes the handler if it was not there when Python started.
+os.environ["PYTHONFAULTHANDLER"] = "1"
 _cache = tempfile.TemporaryDirectory(prefix="regard-test-cache-")
 _caches = itertools.count()
 os.environ["REGARD_CACHE"] = _cache.name  # of prepared corpora: no test uses the cache of the user
@@ -38,6 +42,15 @@ def _independent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same result whatever ran before in this process."""
     monkeypatch.setenv("REGARD_CACHE", f"{_cache.name}/{next(_caches)}")
     reset_process_state()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> None:
+    """What a process wrote on stderr is part of the failure, though subprocess leaves it out of its message."""
+    error = None if call.excinfo is None else call.excinfo.value
+    if isinstance(error, subprocess.CalledProcessError | subprocess.TimeoutExpired) and error.stderr:
+        text = error.stderr if isinstance(error.stderr, str) else error.stderr.decode(errors="replace")
+        error.add_note(text[-5000:])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

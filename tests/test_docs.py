@@ -48,6 +48,84 @@ def test_code_runs_and_prints_what_it_says(name: str, least: int) -> None:
             assert out.getvalue() == printed, f"in {name}, after:\n{code}"
 
 
+def test_the_script_for_onnx_graphs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder with what the command above it exports."""
+    pytest.importorskip("onnxruntime", reason="needs the extra `dev`")
+    from tests.support.command_line import run_command
+
+    monkeypatch.chdir(tmp_path)
+    section = (ROOT / "docs/serving.md").read_text(encoding="utf-8").split("## Use the ONNX graphs\n")[1]
+    command = re.search(r"```sh\nregard (.*)\n```", section)
+    assert command is not None
+    assert run_command(*command[1].split()).returncode == 0
+    ((code, printed),) = _blocks("docs/serving.md")
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, "docs/serving.md", "exec"), {})
+    assert out.getvalue() == printed
+    translated = run_command("translate", "--model", "tatoeba-bahdanau-en-fr", "--beams", "1", "I like this red car.")
+    assert out.getvalue().endswith(f"\n{translated.stdout}")
+
+
+def _recipe(page: str, name: str) -> str:
+    """The TOML block that begins with the name of its file."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    (block,) = re.findall(rf"```toml\n# {re.escape(name)}\n(.*?)```", text, re.DOTALL)
+    return str(block)
+
+
+@pytest.mark.parametrize("name", ["reviews.toml", "mine.toml", "sounds.toml"])
+def test_the_recipes_of_the_classification_page_train(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside files as the page describes them, with fewer updates."""
+    pytest.importorskip("pytorch_lightning")
+    from regard.decoding.load_model_and_tokenizers import load
+    from regard.training import fit
+    from regard.training.recipe import recipe_loader
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text(_recipe("docs/classification.md", name), encoding="utf-8")
+    texts = [(f"what a {mood}, {place} film", mood) for mood in ("good", "bad") for place in "abcdefghijkl"]
+    (tmp_path / "train.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in texts), encoding="utf-8")
+    rows = "".join(f'"{text}",{label}\n' for text, label in texts)
+    (tmp_path / "reviews.csv").write_text(f"text,label\n{rows}", encoding="utf-8")
+    labels = {"good", "bad"}
+    if name == "sounds.toml":
+        soundfile = pytest.importorskip("soundfile")
+        (tmp_path / "sounds").mkdir()
+        labels = {"dog", "cat"}
+        files = [(f"{label}{n}.wav", label) for label in labels for n in range(10)]
+        for n, (file, _) in enumerate(files):
+            soundfile.write(tmp_path / "sounds" / file, torch.sin(torch.arange(4000) / (n + 2)).numpy(), 8000)
+        rows = "".join(f"{file},{label}\n" for file, label in files)
+        (tmp_path / "sounds" / "labels.csv").write_text(f"file,label\n{rows}", encoding="utf-8")
+    quick = ["training.updates=2", "training.accelerator=cpu", "training.tensorboard=false"]
+    run = fit(recipe_loader.load_recipe(tmp_path / name, quick), tmp_path / "run")
+    assert run.recipe.task == "classify"
+    assert set(load(str(run.model)).tokenizers.target.names) == labels
+
+
+def test_the_keys_beside_those_of_other_libraries_are_keys_of_a_recipe() -> None:
+    pytest.importorskip("pydantic")
+    from regard.training.recipe import recipe_loader
+
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    section = text.split("## Names of other libraries\n")[1].split("\n## ")[0]
+    cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    keys = []
+    for cell in cells:
+        first, *others = re.findall(r"`([a-z_.]+)", cell.split(":")[0])
+        keys += [first, *(name if "." in name else f"{first.rpartition('.')[0]}.{name}" for name in others)]
+    assert len(keys) > 17
+    recipe = recipe_loader.load_recipe("bahdanau-multi30k")
+    for key in keys:
+        value: object = recipe
+        for name in key.split("."):
+            assert hasattr(value, name), key
+            value = getattr(value, name)
+
+
 def test_every_local_link_leads_somewhere() -> None:
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from regard import plugins
 from regard.commands import app
 from regard.data import TokenizerPair
 from regard.models import Classifier, load
+from regard.training import fit
 from regard.training.recipe import recipe_loader
 from regard.training.recipe.data_section import OpinionsData
 
@@ -176,18 +178,56 @@ def test_what_is_imported_already_needs_no_permission(package: Path) -> None:
     assert type(recipe.encoder) is my_parts.parts.Neighbours
 
 
-def test_an_entry_point_names_a_plugin(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = package / "site" / "my_parts" / "parts.py"
-    parts.write_text(PACKAGE.replace('kind: str = "my_parts.parts:Neighbours"', 'kind: str = "neighbours"'))
+def add_entry_points(package: Path) -> None:
     info = package / "site" / "my_parts-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my_parts\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[regard.encoders]\nneighbours = my_parts.parts:Neighbours\n")
+    groups = {"encoders": "Neighbours", "heads": "Halved", "tokenizers": "Words", "tasks": "Errors", "data": "Parity"}
+    points = [f"[regard.{group}]\n{name.lower()} = my_parts.parts:{name}\n" for group, name in groups.items()]
+    (info / "entry_points.txt").write_text("".join(points))
     importlib.invalidate_caches()
     plugins.allow_plugins("my_parts")
-    text = RECIPE.replace('kind = "my_parts.parts:Neighbours"', 'kind = "neighbours"')
-    (package / "mine.toml").write_text(text)
-    assert recipe_loader.load_recipe(package / "mine.toml").encoder.kind == "neighbours"
+
+
+@pytest.mark.parametrize("declared", ["neighbours", "my_parts.parts:Neighbours"])
+@pytest.mark.parametrize("named", ["neighbours", "my_parts.parts:Neighbours"])
+def test_an_entry_point_names_a_plugin(package: Path, declared: str, named: str) -> None:
+    """A recipe may have the name or the path; a model that is saved has what the class says of itself."""
+    parts = package / "site" / "my_parts" / "parts.py"
+    parts.write_text(PACKAGE.replace('kind: str = "my_parts.parts:Neighbours"', f'kind: str = "{declared}"'))
+    add_entry_points(package)
+    (package / "mine.toml").write_text(RECIPE.replace('kind = "my_parts.parts:Neighbours"', f'kind = "{named}"'))
+    assert recipe_loader.load_recipe(package / "mine.toml").encoder.kind == declared
+
+
+def test_a_model_of_short_names_is_loaded_without_them(package: Path) -> None:
+    add_entry_points(package)
+    short = re.sub(r"my_parts\.parts:(\w+)", lambda match: match[1].lower(), RECIPE)
+    (package / "mine.toml").write_text(short)
+    run = package / "run"
+    done = CliRunner().invoke(app, ["train", str(package / "mine.toml"), "--out", str(run)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    (package / "site" / "my_parts-1.0.dist-info" / "entry_points.txt").write_text("")
+    importlib.invalidate_caches()
+    assert type(load(run / "model").encoder).__name__ == "NeighboursEncoder"
+    assert type(TokenizerPair.load(run / "model").source).__name__ == "Words"
+
+
+def test_a_class_of_another_name_is_refused(package: Path) -> None:
+    parts = package / "site" / "my_parts" / "parts.py"
+    parts.write_text(PACKAGE.replace('kind: str = "my_parts.parts:Neighbours"', 'kind: str = "my_parts.parts:Old"'))
+    plugins.allow_plugins("my_parts")
+    with pytest.raises(ValueError, match=r"Neighbours\.kind is 'my_parts\.parts:Old': make it 'my_parts"):
+        recipe_loader.load_recipe(package / "mine.toml")
+
+
+def test_an_encoder_that_returns_a_tensor_is_told_what_to_return(package: Path) -> None:
+    parts = package / "site" / "my_parts" / "parts.py"
+    parts.write_text(PACKAGE.replace("return Annotations(x, lengths, masked_mean(x, lengths))", "return x"))
+    plugins.allow_plugins("my_parts")
+    expected = r"NeighboursEncoder.forward returned a Tensor; forward of an encoder returns .*Annotations\("
+    with pytest.raises(TypeError, match=expected):
+        fit(recipe_loader.load_recipe(package / "mine.toml"), package / "run")
 
 
 def test_an_entry_point_cannot_replace_a_kind_of_ours(package: Path) -> None:
@@ -208,11 +248,16 @@ def test_an_entry_point_cannot_replace_a_kind_of_ours(package: Path) -> None:
     [
         ("encoder.kind=nowhere.parts:Conformer", "a plug-in of the package nowhere, which is not installed here"),
         ("encoder.kind=os:system", "os has no subclass system of EncoderConfig"),
-        ("encoder.kind=conformer", "kind is 'conformer'; known kinds are"),
-        ("encoder.windth=3", "encoder has unknown keys: windth"),
+        ("encoder.kind=conformer", "kind is 'conformer'; known kinds are .*; if it is a plug-in, install the package"),
+        ("data.kind=corpus", "kind is 'corpus'; known kinds are .*; if it is a plug-in, install the package"),
+        ("tokenizer.kind=pieces", "is 'pieces'; it should be 'bpe', .* or a plug-in that is installed"),
+        ("encoder.windth=3", r"encoder\.windth \(command line\): unknown key; did you mean width\?"),
+        ("encoder.foo=3", r"encoder\.foo \(command line\): unknown key; known are kind, reads, width$"),
+        ("head.foo=3", r"head\.foo \(command line\): unknown key; known are dropout, hidden, idf, kind, pooling$"),
         ("encoder.width=0", "encoder.width is 0; it must be a whole number"),
         ("task=translat", "is 'translat'; it should be 'translate'"),
-        ("data.colour=red", "colour: Extra inputs are not permitted"),
+        ("data.colour=red", r"data\.colour \(command line\): unknown key; known are kind, longest, on_bad, rows, tok"),
+        ("data.rows=many", r"data\.rows \(command line\): is 'many'; it should be a valid integer"),
     ],
 )
 def test_errors_name_the_key(package: Path, setting: str, message: str) -> None:

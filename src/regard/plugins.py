@@ -80,8 +80,15 @@ def load_plugin(name: str, part: str, base: type[T], key: str) -> type[T]:
     loaded = vars(sys.modules[module_name]).get(class_name)
     if not isinstance(loaded, type) or not issubclass(loaded, base):
         raise PluginError(f"{key} is {name!r}: {module_name} has no subclass {class_name} of {base.__name__}")
-    declared = getattr(loaded, "plugin", getattr(loaded, "kind", name))
-    if declared != name:
-        attribute = "plugin" if hasattr(loaded, "plugin") else "kind"
-        raise PluginError(f"{key} is {name!r}, and {class_name}.{attribute} is {declared!r:.80}: make it {name!r}")
+    attribute = "plugin" if hasattr(loaded, "plugin") else "kind"
+    require_own_name(getattr(loaded, attribute, name), f"{class_name}.{attribute}", name, part, key)
     return loaded
+
+
+def require_own_name(declared: object, attribute: str, name: str, part: str, key: str) -> None:
+    """Refuse a class whose own name does not lead to it: a saved model has that name, and is loaded by it.
+
+    The path and the name of an entry point lead to the same class, so a recipe may have either.
+    """
+    if not isinstance(declared, str) or plugin_path(declared, part) != plugin_path(name, part):
+        raise PluginError(f"{key} is {name!r}, and {attribute} is {declared!r:.80}: make it {name!r}")

@@ -41,7 +41,7 @@ def test_a_tap_on_the_map_reads_a_weight(phone: Page, server: Server, minilm: Se
     weight = float(minilm[2].weights[0, 3].tile(4, 7))
     said = phone.locator(".answer")
     assert minilm.tokens is not None
-    assert said.inner_text().startswith(f"↓ {minilm.tokens[0][4]} → {minilm.tokens[0][7]}: ")
+    said.filter(has_text=f"↓ {minilm.tokens[0][4]} → {minilm.tokens[0][7]}: ").wait_for()  # the weight is fetched first
     assert float(said.inner_text().split(": ")[-1]) == pytest.approx(weight, rel=0.01)
     said.tap()
     assert in_sight(phone, ".map-value")

@@ -40,7 +40,7 @@ def test_a_pair_with_gold_links_and_a_picture(
     assert ["bibliothèque", "library?"] in [row[:2] for row in rows]
     # Of five links four are right (Où is linked to "library?"): 1 - (3 + 4) / (5 + 4).
     assert ["Où", "library?"] in [row[:2] for row in rows]
-    assert "alignment error rate 0.222, of 1 pairs" in out
+    assert "alignment error rate 0.222, of 1 pair\n" in out
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
@@ -71,7 +71,7 @@ def test_pairs_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ((SOURCE,), "1 texts are given"),
+        ((SOURCE,), "1 text is given"),
         ((SOURCE, TARGET, "--links", "9-0"), "link 9-0 is outside the pair"),
         ((SOURCE, TARGET, "--possible", "0-0"), "give --links too"),
         ((SOURCE, " "), "has an empty side"),

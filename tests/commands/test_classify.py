@@ -96,6 +96,25 @@ def test_a_file_and_a_pipe_are_answered_line_by_line(folder: Path, tmp_path: Pat
     assert all(line[0] in opinions.LABELS and 0.3 < float(line[1]) <= 1 for line in lines)
 
 
+def test_a_column_of_a_table_is_classified(folder: Path, tmp_path: Path) -> None:
+    rows = 'text,label\n"i liked it, really",good\n"the film\nwas dull",bad\n,bad\n'
+    (tmp_path / "in.csv").write_text(rows, encoding="utf-8")
+    for name in ("in.csv", "in.tsv", "in.csv.gz"):
+        with pytest.raises(ValueError, match=rf"{name} is a table by its name; --column says where the texts are"):
+            run("--file", tmp_path / name, "--model", folder / "max")
+    code, output, errors = run("--file", tmp_path / "in.csv", "--column", "text", "--model", folder / "max")
+    assert [line.split("\t")[2] for line in output.splitlines()] == ["i liked it, really", "the film was dull", ""]
+    assert code == 1
+    assert errors == "regard: row 3 is empty: there is nothing to name\n"
+    (tmp_path / "in.tsv").write_text("good\ti liked it\n", encoding="utf-8")
+    _, output, _ = run("--file", tmp_path / "in.tsv", "--column", "1", "--model", folder / "max")
+    assert output.splitlines()[0].endswith("\ti liked it")
+    with pytest.raises(ValueError, match="the header has no column 'txt'; it has text, label"):
+        run("--file", tmp_path / "in.csv", "--column", "txt", "--model", folder / "max")
+    with pytest.raises(ValueError, match="--column describes a --file, and none is given"):
+        run("i liked it", "--column", "text", "--model", folder / "max")
+
+
 def test_lines_that_cannot_be_named_do_not_stop_the_others(folder: Path) -> None:
     code, output, errors = run("--model", folder / "max", stdin=b"i liked it\n\n\xff\xfe\nthe film was dull\n")
     assert code == 1

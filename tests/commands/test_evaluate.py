@@ -21,6 +21,7 @@ from regard.models import (
 from regard.training.run import results_file
 from tests.support.aligned_pairs import LINKS, SOURCES, TARGETS, pair_model, pair_tokenizers
 from tests.support.command_line import command_output
+from tests.support.small_translators import TEXTS, save_exported_run
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +94,23 @@ def test_a_run_is_evaluated_on_the_pairs_of_its_recipe(
     assert "valid: 5 sentences" in out
     assert "beams 1" in out
     assert list(results_file.load_results(run)) == ["test", "valid"]
+
+
+def test_ctranslate2_is_scored_as_torch_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ctranslate2", reason="needs the extra `export`")
+    run, file = save_exported_run(tmp_path / "run-1"), tmp_path / "pairs.tsv"
+    file.write_text("".join(f"{text}\t{text}\n" for text in filter(None, TEXTS)), encoding="utf-8")
+    common = (str(file), "--beams", "1")
+    command_output(capsys, monkeypatch, "evaluate", str(run), *common)
+    for folder in (run, run / "ctranslate2"):
+        out = command_output(capsys, monkeypatch, "evaluate", str(folder), *common, "--engine", "ctranslate2")
+        assert "chrF" in out
+        assert "perplexity" not in out, "CTranslate2 gives no log p(y | x)"
+    kept = results_file.load_results(run)
+    assert list(kept) == [str(file), f"{file} (ctranslate2)"]
+    assert kept[str(file)].chrf == kept[f"{file} (ctranslate2)"].chrf
 
 
 def test_what_cannot_be_kept_is_shown_all_the_same(
@@ -214,6 +232,51 @@ def test_a_classifier_is_scored_label_by_label(
     for word in ("precision", "recall", "F1", "by what the model answered"):
         assert word in out
     assert "opinions-1" in command_output(capsys, monkeypatch, "compare", str(classifier))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            ["a film\tpositive", f"{'long ' * 300}\tpositive", f"{'long ' * 260}\tnegative"],
+            r"rows\.tsv:2: the text has 301 tokens, and the model was trained on at most \d+ \(data\.longest\): "
+            r"shorten it, or remove the row \(2 rows are too long\)$",
+        ),
+        (
+            ["a film\tpositive", "a film\tposetive"],
+            r"rows\.tsv:2: no label is called 'posetive'; .*; correct the label, or remove the row$",
+        ),
+        (["text\tlabel", "a film\tpositive"], r"rows\.tsv:1: no label is called 'label'; .* with --columns$"),
+    ],
+    ids=["long", "label", "header"],
+)
+def test_a_row_that_a_classifier_cannot_be_scored_on_is_named(
+    rows: list[str],
+    message: str,
+    classifier: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "rows.tsv"
+    file.write_text("\n".join(rows), encoding="utf-8")
+    with pytest.raises(SystemExit, match=message):
+        command_output(capsys, monkeypatch, "evaluate", str(classifier), str(file))
+
+
+def test_a_run_without_a_test_set_names_the_split_it_has(
+    classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from regard.training.recipe import recipe_loader, recipe_writer
+
+    (tmp_path / "films.tsv").write_text("a film\tpositive\n" * 9, encoding="utf-8")
+    data = f'data={{kind="files", root="{tmp_path}", train=["films.tsv"], valid=[], hold_out=3}}'
+    recipe = recipe_loader.load_recipe("mean-opinions", [data, "encoder.width=8"])
+    (classifier / "recipe.toml").write_text(recipe_writer.recipe_toml(recipe), encoding="utf-8")
+    message = r"data\.test is empty; use --split valid, or give a FILE of texts and labels$"
+    with pytest.raises(SystemExit, match=message):
+        command_output(capsys, monkeypatch, "evaluate", str(classifier))
+    assert "valid: 3 examples" in command_output(capsys, monkeypatch, "evaluate", str(classifier), "--split", "valid")
 
 
 def test_a_file_of_nothing_is_reported_as_that(

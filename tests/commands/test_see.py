@@ -171,8 +171,8 @@ def test_patterns_over_a_file_with_a_picture(
     assert rows[1].startswith("0,1,encoder.layer.0.attention.self,")
     assert "heads that score highest" in out
     assert "2 texts" in out
-    assert "1 texts" in run(monkeypatch, capsys, "patterns", folder, "the cat/mat sat", "--device", "cpu")
-    assert "1 texts" in run(monkeypatch, capsys, "patterns", folder, "cat/mat.", "--device", "cpu")
+    assert "1 text;" in run(monkeypatch, capsys, "patterns", folder, "the cat/mat sat", "--device", "cpu")
+    assert "1 text;" in run(monkeypatch, capsys, "patterns", folder, "cat/mat.", "--device", "cpu")
     assert picture.read_text().startswith("<?xml")
 
 

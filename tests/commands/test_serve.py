@@ -12,9 +12,11 @@ from typer.testing import CliRunner
 
 from regard.commands import app
 from regard.viewer.http.server import AppServer
+from tests.support.small_translators import save_exported_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 MODEL = "phrasebook-bahdanau-en-fr"
 
@@ -33,6 +35,15 @@ def test_it_prints_its_address_and_a_new_token(serve: Callable[..., Any]) -> Non
     assert printed[0].endswith("/translate")
     assert printed[1].startswith("Authorization: Bearer ")
     assert len(printed[1]) > 40
+
+
+def test_it_serves_what_was_exported_for_ctranslate2(serve: Callable[..., Any], tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2", reason="needs the extra `export`")
+    run = save_exported_run(tmp_path / "run")
+    for folder in (run, run / "ctranslate2"):
+        result = serve(str(folder), "--port", "0", "--engine", "ctranslate2")
+        assert not result.exception
+        assert result.output.splitlines()[0].endswith("/translate")
 
 
 def test_a_token_of_ones_own_is_not_printed(serve: Callable[..., Any]) -> None:

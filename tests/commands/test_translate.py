@@ -13,14 +13,13 @@ import pytest
 import torch
 
 from regard import cli
+from regard.data import Tokenizer, TokenizerPair
 from regard.decoding import Hypothesis, Translation, load_model_and_tokenizers, translate
-from tests.support.command_line import command_output
-from tests.support.small_translators import TEXTS, save_run, text_tokenizers
+from tests.support.command_line import command_output, run_command
+from tests.support.small_translators import TEXTS, save_exported_run, save_run, small_translator, text_tokenizers
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from regard.data import TokenizerPair
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +55,18 @@ def test_bfloat16(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
         assert out == command_output(capsys, monkeypatch, *common), "these are so clear that rounding changes nothing"
 
 
+def test_ctranslate2_translates_as_torch_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ctranslate2", reason="needs the extra `export`")
+    run = save_exported_run(tmp_path / "run")
+    common = ("translate", "--beams", "1", *TEXTS)
+    out = command_output(capsys, monkeypatch, *common, "--model", str(run))
+    for folder in (run, run / "ctranslate2"):
+        arguments = (*common, "--model", str(folder), "--engine", "ctranslate2")
+        assert command_output(capsys, monkeypatch, *arguments) == out
+
+
 def test_bfloat16_is_for_translators_in_torch(folder: Path) -> None:
     with pytest.raises(ValueError, match="precision bfloat16 is for the engine torch"):
         load_model_and_tokenizers.load(folder, engine="ctranslate2", precision="bfloat16")
@@ -73,6 +84,51 @@ def test_a_file_a_pipe_and_arguments_say_the_same(
     by_pipe = command_output(capsys, monkeypatch, *common, stdin=file.read_text(encoding="utf-8"))
     assert by_file == by_pipe == command_output(capsys, monkeypatch, *common, *TEXTS)
     assert by_file.count("\n") == len(TEXTS)
+
+
+@pytest.fixture
+def tagged(tmp_path: Path) -> Path:
+    """A run whose sources began with <2fr> or <2es>."""
+    both = Tokenizer.train("bpe", 80, TEXTS)
+    both.add_tags(["<2fr>", "<2es>"])
+    run = tmp_path / "tagged"
+    small_translator(len(both)).save_pretrained(run / "model")
+    TokenizerPair(both, both).save(run / "model")
+    return run
+
+
+@pytest.mark.parametrize(
+    ("tags", "sentences", "warnings"),
+    [
+        ('["<2fr>", "<2es>"]', ["<2fr> a worm", " <2es>a worm", ""], []),
+        ('["<2fr>", "<2es>"]', ["<2fr> a worm", "a worm", "birds"], ["sentence 2 begins with no tag"]),
+        ('["<2fr>", "<2es>"]', ["<2de> a worm", "<2it> a worm"], ["sentence 1 begins with <2de>, which"]),
+        ('["<2fr>", "<2es>", ""]', ["a worm"], []),
+        ('["<2fr>", "<2es>", ""]', ["<2de> a worm"], ["sentence 1 begins with <2de>, which"]),
+        (None, ["a worm"], ["sentence 1 begins with no tag"]),
+    ],
+)
+def test_sources_without_a_tag_of_the_model_are_warned_of_once(
+    tags: str | None, sentences: list[str], warnings: list[str], tagged: Path
+) -> None:
+    if tags is not None:
+        (tagged / "recipe.toml").write_text(f"[data]\ntags = {tags}\n", encoding="utf-8")
+    done = run_command("translate", "--model", str(tagged), "--longest", "3", *sentences)
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == len(sentences)
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(warnings)
+    for line, warning in zip(lines, warnings, strict=True):
+        assert line.startswith(f"regard: {warning}")
+        assert "<2fr>, <2es>" in line
+
+
+def test_one_tag_without_a_recipe_marks_some_of_the_sources(tagged: Path) -> None:
+    both = Tokenizer.train("bpe", 81, TEXTS)
+    both.add_tags(["<back>"])
+    TokenizerPair(both, both).save(tagged / "model")
+    done = run_command("translate", "--model", str(tagged / "model"), "--longest", "3", "a worm")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_name_of_a_file_is_no_sentence(

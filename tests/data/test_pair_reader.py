@@ -154,7 +154,7 @@ def test_parquet(tmp_path: Path) -> None:
         list(PairReader(file, columns=("en", "n")))
     skipped = PairReader(file, columns=("en", "en"), on_bad="skip")
     assert len(list(skipped)) == 2
-    assert skipped.reasons == {"empty side": 1}
+    assert skipped.reasons == {"empty source": 1}
     raw = arrow.array([b"fine", b"caf\xe9"], arrow.binary()).view(arrow.string())
     parquet.write_table(arrow.table({"en": raw}), file)
     with pytest.raises(ValueError, match="parquet:2: the row is not UTF-8"):
@@ -176,8 +176,27 @@ def test_a_folder_of_datasets(tmp_path: Path) -> None:
         list(PairReader(tmp_path / "splits", columns=columns))
     assert sides(PairReader(tmp_path / "splits" / "train", columns=columns)) == WANTED
     (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "state.json").touch()
     with pytest.raises(ValueError, match="is not a folder that `save_to_disk` of `datasets` wrote"):
         list(PairReader(tmp_path / "empty", columns=columns))
+
+
+@pytest.mark.parametrize("columns", [None, (0, 1), ("file", "label")])
+def test_a_folder_of_sounds_is_no_dataset(tmp_path: Path, columns: tuple[int | str, ...] | None) -> None:
+    """It is said as soon as it is named, and not as a question about columns."""
+    (tmp_path / "wavs").mkdir()
+    (tmp_path / "wavs" / "a.wav").touch()
+    with pytest.raises(ValueError, match=r"wavs is a folder, and no dataset .* a TSV: the name of a file, a tab, its"):
+        PairReader(tmp_path / "wavs", columns=columns)
+
+
+def test_an_empty_text_and_an_empty_label_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("text,label\n,good\nfine,good\nno label,\n", encoding="utf-8")
+    reader = PairReader(tmp_path / "x.csv", columns=("text", "label"), on_bad="skip")
+    assert sides(reader) == [("fine", "good")]
+    assert reader.report() == "2 rows skipped (1 empty source, 1 empty target)"
+    wrong = [f"{tmp_path / 'x.csv'}:2: column 'text' is empty", f"{tmp_path / 'x.csv'}:4: column 'label' is empty"]
+    assert list(reader.first.values()) == wrong
 
 
 def test_several_files_are_one_corpus(tmp_path: Path) -> None:
@@ -193,7 +212,7 @@ def test_pairs_that_are_there_already() -> None:
     given = [Pair("a", "b"), Pair(" ", "c")]
     pairs = PairReader(given, on_bad="skip")
     assert sides(pairs) == sides(pairs) == [("a", "b")]
-    assert pairs.first == {"empty side": "pair 2: the source side is empty"}
+    assert pairs.first == {"empty source": "pair 2: the source side is empty"}
     assert sides(PairReader([])) == []
     once = PairReader(pair for pair in (given[0], given[0]))
     assert sides(once) == [("a", "b")] * 2
@@ -209,8 +228,8 @@ BAD = [
         r"x.tsv:2: the line has 1 column, and column 1 was asked for \(they.* tabs",
         "missing column",
     ),
-    ("x.tsv", b"a\tb\n \tx\nc\td\n", r"x.tsv:2: column 0 is empty", "empty side"),
-    ("x.tsv", b"a\tb\nx\t\nc\td\n", r"x.tsv:2: column 1 is empty", "empty side"),
+    ("x.tsv", b"a\tb\n \tx\nc\td\n", r"x.tsv:2: column 0 is empty", "empty source"),
+    ("x.tsv", b"a\tb\nx\t\nc\td\n", r"x.tsv:2: column 1 is empty", "empty target"),
     ("x.tsv", b"a\tb\n\nc\td\n", r"x.tsv:2: the line has 1 column,", "missing column"),
     ("x.tsv", b"a\tb\ncaf\xe9\tx\nc\td\n", r"x.tsv:2: byte 4 of the line, 0xe9, is not UTF-8", "undecodable bytes"),
     ("x.tsv", b"a\tb\n" + b"x" * (3 * LONGEST) + b"\nc\td\n", r"x.tsv:2: the line is longer than", "over-long line"),
@@ -243,7 +262,7 @@ def test_a_bad_row_is_an_error_or_skipped_and_counted(
     assert pairs.skipped == 1
     assert pairs.reasons == {kind: 1}
     assert re.search(message, pairs.first[kind])
-    assert pairs.report() == f"1 rows skipped (1 {kind})"
+    assert pairs.report() == f"1 row skipped (1 {kind})"
 
 
 def test_files_of_different_lengths(tmp_path: Path) -> None:
@@ -252,8 +271,8 @@ def test_files_of_different_lengths(tmp_path: Path) -> None:
     fr.write_text("x\n\n", encoding="utf-8")
     pairs = PairReader(en, target=fr, on_bad="skip")
     assert sides(pairs) == [("a", "x")]
-    assert pairs.reasons == {"differing line counts": 2, "empty side": 1}
-    assert pairs.first["empty side"] == f"{fr}:2: the target side is empty", "the file to mend is named"
+    assert pairs.reasons == {"differing line counts": 2, "empty target": 1}
+    assert pairs.first["empty target"] == f"{fr}:2: the target side is empty", "the file to mend is named"
     with pytest.raises(ValueError, match=r"text.en:3: .*text.fr ends after 2 lines, .*text.en does not"):
         list(PairReader([en], target=[_lines(tmp_path, "x\ny\n")]))
 

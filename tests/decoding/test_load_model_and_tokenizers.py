@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
 from regard.decoding import load_model_and_tokenizers
-from tests.support.small_translators import save_run
+from regard.models import EncoderDecoder, EncoderDecoderConfig
+from tests.support.small_translators import (
+    DECODERS,
+    ENCODERS,
+    save_run,
+    save_unfinished_run,
+    small_translator,
+    text_tokenizers,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,10 +38,62 @@ def test_a_run_brings_its_search(folder: Path) -> None:
 def test_what_is_no_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no model"):
         load_model_and_tokenizers.find(tmp_path)
-    with pytest.raises(ValueError, match="no model is called nonsense"):
+    with pytest.raises(ValueError, match="no model is called nonsense: give the folder of a run"):
         load_model_and_tokenizers.find("nonsense")
     with pytest.raises(ValueError, match="no model is called"):
         load_model_and_tokenizers.find("../recipes")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [
+        (("update", "best"), "its best weights so far are used, those of update 75."),
+        (("update",), "its newest weights so far are used, those of update 100."),
+    ],
+)
+@pytest.mark.parametrize("tied", ["none", "all"])
+def test_a_run_that_is_not_finished_gives_its_best_weights_so_far(
+    tied: str, kinds: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pydantic", reason="needs the extra `train`")
+    size = len(text_tokenizers().source)
+    model = EncoderDecoder(
+        EncoderDecoderConfig(size, size, ENCODERS["transformer"], DECODERS["transformer"], tied=tied)  # type: ignore[arg-type]
+    )
+    save_unfinished_run(tmp_path / "run", model, *kinds)
+    loaded = load_model_and_tokenizers.load(tmp_path / "run")
+    for name, tensor in loaded.model.state_dict().items():
+        assert torch.equal(tensor, model.state_dict()[name]), name
+    assert not loaded.model.training
+    assert (loaded.run, loaded.search) == (tmp_path / "run", {"beams": 3})
+    assert loaded.update == (75 if "best" in kinds else 100)
+    written = capsys.readouterr().err
+    assert said in written
+    assert f"regard train --resume {tmp_path / 'run'}" in written
+    assert load_model_and_tokenizers.is_own_model(str(tmp_path / "run"))
+
+
+def test_an_unfinished_run_without_weights_names_the_command_that_finishes_it(tmp_path: Path) -> None:
+    pytest.importorskip("pydantic", reason="needs the extra `train`")
+    save_unfinished_run(tmp_path / "run", small_translator(len(text_tokenizers().source)))
+    with pytest.raises(ValueError, match=r"run is a run that is not finished: .*: regard train --resume .*run$"):
+        load_model_and_tokenizers.load(tmp_path / "run")
+
+
+def test_a_finished_model_comes_before_snapshots(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pydantic", reason="needs the extra `train`")
+    size = len(text_tokenizers().source)
+    save_unfinished_run(tmp_path / "run", small_translator(size, "transformer", "transformer"), "best")
+    shutil.copytree(folder / "model", tmp_path / "run" / "model")
+    loaded = load_model_and_tokenizers.load(tmp_path / "run")
+    assert loaded.update is None
+    assert loaded.folder == tmp_path / "run" / "model"
+
+
+def test_a_misspelled_name_suggests_the_model_that_ships() -> None:
+    message = r"no model is called tatoeba-transfomer-en-fr; did you mean tatoeba-transformer-en-fr\? Give the folder"
+    with pytest.raises(ValueError, match=message):
+        load_model_and_tokenizers.find("tatoeba-transfomer-en-fr")
 
 
 def test_a_precision_that_there_is_not_is_refused(folder: Path) -> None:

@@ -65,7 +65,7 @@ def test_errors_and_limits() -> None:
     batches = DynamicBatches(recorder, size=4, wait=0.0, room=3)
     first = begin(batches, recorder)
     futures = batches.submit(["bad", "g", "gone"], "a")
-    with pytest.raises(QueueFullError, match="3 texts are waiting, and there is room for 3"):
+    with pytest.raises(QueueFullError, match="the queue has 3 texts, and room for 3"):
         batches.submit(["more"], "a")
     futures[2].cancel()
     recorder.go.set()

@@ -150,12 +150,37 @@ def test_a_request_beyond_a_limit_is_refused_with_a_reason(
     assert reason in answer["error"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "body", "reason"),
+    [
+        (
+            "application/x-www-form-urlencoded",  # what `curl -d` declares
+            b'{"texts": ["a"]}',
+            "the body is declared as application/x-www-form-urlencoded; send Content-Type: application/json",
+        ),
+        (None, b'{"texts": ["a"]}', "the body has no Content-Type; send Content-Type: application/json"),
+        ("application/json", b'{"texts": [a]}', "the body is not JSON: Expecting value (character 12)"),
+        ("application/json", b"", "the request has no body; send JSON"),
+    ],
+    ids=["form", "undeclared", "invalid", "empty"],
+)
+def test_a_body_that_is_not_json_is_refused_with_a_reason(
+    server: AppServer, kind: str | None, body: bytes, reason: str
+) -> None:
+    headers = {"Authorization": "Bearer secret"} | ({"Content-Type": kind} if kind else {})
+    answer = httpx.post(f"{server.address}/translate", content=body, headers=headers)
+    assert (answer.status_code, answer.json()) == (422, {"error": reason})
+
+
 def test_the_token_is_needed_except_for_health(server: AppServer) -> None:
     status, answer = ask(server, "/translate", {"texts": ["a"]}, token="wrong")
     assert (status, answer["error"]) == (
         401,
-        "the token is missing or wrong; open the whole address that regard serve printed",
+        "the token is missing or wrong; send the header Authorization: Bearer TOKEN, with the token of regard serve",
     )
+    in_a_browser = httpx.get(f"{server.address}/", headers={"Accept": "text/html"})  # there is no page to open
+    assert in_a_browser.json() == answer
+    assert in_a_browser.headers["WWW-Authenticate"] == "Bearer"
     assert ask(server, "/metrics", token="wrong")[0] == 401
     assert ask(server, "/health", token="wrong") == (200, {"status": "ok", "model": MODEL, "task": "translate"})
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 
 from regard.decoding import load_model_and_tokenizers
 from regard.decoding.classification import classify
 from regard.serving.served_model import RefusedTextError, ServedModel, ServeSettings, listed_alignment
+from tests.support.small_translators import TEXTS, save_exported_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_labels_with_weights() -> None:
@@ -27,6 +33,18 @@ def test_labels_with_weights() -> None:
         listed = listed_alignment(answer)["alignment"]["weights"]
         assert listed == [round(weight, 5) for weight in expected.weights.double().tolist()]
     assert isinstance(answers[2], RefusedTextError)
+
+
+def test_ctranslate2_answers_as_torch_does(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2", reason="needs the extra `export`")
+    run, texts = str(save_exported_run(tmp_path / "run")), [text for text in TEXTS if text]
+    torch_answers, answers = (
+        ServedModel(run, engine=engine)(texts, ServeSettings(beams=1)) for engine in ("torch", "ctranslate2")
+    )
+    for expected, answer in zip(torch_answers, answers, strict=True):
+        assert isinstance(expected, dict)
+        assert isinstance(answer, dict)
+        assert answer["text"] == expected["text"]
 
 
 def test_a_model_without_attention_has_no_alignment() -> None:

@@ -2,12 +2,13 @@
 
     python -m tests.support.process_groups FOLDER
 
-reads FOLDER/tiny.toml and writes runs and FOLDER/report.json: of each group of processes the exit status and the error
-of each.
+reads FOLDER/tiny.toml and writes runs and FOLDER/report.json: of each group of processes the exit status, the error and
+the end of the output of each.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -53,6 +54,9 @@ class Groups:
         for rank in range(world):
             child = os.fork()
             if child == 0:
+                output = os.open(self._file(name, rank, "output"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+                os.dup2(output, 1)
+                os.dup2(output, 2)
                 sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world))
                 ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"}
                 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port), **sizes, **ranks)
@@ -64,15 +68,16 @@ class Groups:
                 os._exit(self._work(name, rank, work))
             children.append(child)
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        errors = [file.read_text() if file.exists() else "" for file in (self._file(name, n) for n in range(world))]
-        self.report[name] = {"codes": codes, "errors": errors}
+        errors = [self._read(name, rank, "error") for rank in range(world)]
+        output = [self._read(name, rank, "output")[-20_000:] for rank in range(world)]
+        self.report[name] = {"codes": codes, "errors": errors, "output": output}
 
     def _work(self, name: str, rank: int, work: Callable[[int], None]) -> int:
         try:
             work(rank)
             torch.distributed.destroy_process_group()
         except Exception as error:
-            self._file(name, rank).write_text(f"{type(error).__name__}: {error}")
+            self._file(name, rank, "error").write_text(f"{type(error).__name__}: {error}")
             traceback.print_exc()
             return 1
         finally:
@@ -80,8 +85,12 @@ class Groups:
             sys.stderr.flush()
         return 0
 
-    def _file(self, name: str, rank: int) -> Path:
-        return self.folder / f"{name}-{rank}.error"
+    def _read(self, name: str, rank: int, kind: str) -> str:
+        file = self._file(name, rank, kind)
+        return file.read_text(errors="replace") if file.exists() else ""
+
+    def _file(self, name: str, rank: int, kind: str) -> Path:
+        return self.folder / f"{name}-{rank}.{kind}"
 
 
 class Line(nn.Module):
@@ -97,6 +106,7 @@ class Line(nn.Module):
 
 
 def main(folder: Path) -> None:
+    _write_stacks_of_a_crash()
     torch.set_num_threads(1)
     groups, streamed = Groups(folder), ["training.strategy=ddp", *STREAMED, f"data.root={folder}"]
 
@@ -151,6 +161,11 @@ def main(folder: Path) -> None:
         train("killed-stream", *TWO, *streamed)
         train("from-one", *TWO, "training.accumulate=1", "training.updates=6", resume=True)
 
+    def crash(rank: int) -> None:
+        os.chdir(folder)  # for a core file
+        signal.raise_signal(signal.SIGSEGV)
+
+    groups.run("crashed", 1, crash)
     groups.run("together", 2, together)
     groups.run("alone", 1, alone)
     groups.run("killed", 2, lambda rank: end_in_update("killed", *SHARDED, rank=rank))
@@ -162,6 +177,16 @@ def main(folder: Path) -> None:
         groups.report[name]["left"] = sorted(file.name for file in kept.iterdir())
     groups.run("restart", 2, restart, again="killed")
     (folder / "report.json").write_text(json.dumps(groups.report))
+
+
+def _write_stacks_of_a_crash() -> None:
+    """Of every thread in Python, then of the crashed one in C++: gloo's threads run no Python."""
+    faulthandler.disable()  # the handler that is installed last is called first
+    # PyTorch asks the other threads for their stacks by this signal. After a training Lightning puts back what Python
+    # knows of, and not PyTorch's handler: by default, the signal would end the process.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    torch._C._set_print_stack_traces_on_fatal_signal(True)
+    faulthandler.enable()
 
 
 def tiny_transformer(folder: Path) -> Path:

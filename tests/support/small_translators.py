@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard.data import Tokenizer, TokenizerPair
+from regard.decoding import export_ctranslate2
 from regard.models import (
     EncoderDecoder,
     EncoderDecoderConfig,
@@ -71,6 +72,34 @@ def save_run(folder: Path) -> Path:
     small_translator(len(tokenizers.source)).save_pretrained(folder / "model")
     tokenizers.save(folder / "model")
     (folder / "recipe.toml").write_text("[search]\nbeams = 2\nlength_penalty = 0.5\n", encoding="utf-8")
+    return folder
+
+
+def save_unfinished_run(folder: Path, model: EncoderDecoder, *kinds: str) -> None:
+    """A run as `regard train` leaves it when it is interrupted, with snapshots of these kinds."""
+    from regard.training.run.checkpoints import WeightSnapshots
+
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "data").mkdir()
+    text_tokenizers().save(folder / "data")
+    (folder / "recipe.toml").write_text("[search]\nbeams = 3\n", encoding="utf-8")
+    model.save_config(folder / "checkpoints")
+    snapshots = WeightSnapshots(folder / "checkpoints", window=3)
+    others = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
+    if "update" in kinds:
+        snapshots.take(50, others)
+        snapshots.take(100, others if "best" in kinds else model.state_dict())
+    if "best" in kinds:
+        snapshots.take_best(75, model.state_dict())
+
+
+def save_exported_run(folder: Path) -> Path:
+    """A run with a Transformer, and its copy for CTranslate2 in ctranslate2/, as `regard export` writes it."""
+    tokenizers = text_tokenizers()
+    model = small_translator(len(tokenizers.source), "transformer", "transformer")
+    model.save_pretrained(folder / "model")
+    tokenizers.save(folder / "model")
+    export_ctranslate2(model, tokenizers, folder / "ctranslate2")
     return folder
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..counted_noun import counted
 from .console import output_console
 from .shared_options import Device, Model, PairColumns, find_device
 from .typer_app import app
@@ -86,7 +87,8 @@ def align(
             typer.echo(f"regard: the model does not know {names}; what it links there is a guess", err=True)
     rate = error_rate(made)
     if rate is not None:
-        console.print(f"alignment error rate {rate:.3f}, of {sum(x.sure is not None for x in made)} pairs")
+        linked = counted(sum(x.sure is not None for x in made), "pair")
+        console.print(f"alignment error rate {rate:.3f}, of {linked}")
     if save_plot is not None:
         typer.echo(f"wrote {save_plot}", err=True)
 
@@ -108,7 +110,8 @@ def _pairs(
         raise ValueError("--possible are links beside the sure ones: give --links too")
     if len(texts) != 2:
         raise ValueError(
-            f"an alignment is of a sentence and its translation, and {len(texts)} texts are given: "
+            f"an alignment is of a sentence and its translation, and {counted(len(texts), 'text')} "
+            f"{'is' if len(texts) == 1 else 'are'} given: "
             'regard align "Where is the library?" "Où est la bibliothèque ?", or --file FILE'
         )
     return [Pair(texts[0], texts[1], 0, "the pair", links, possible)]

@@ -13,8 +13,10 @@ from .text_input import (
     are_sounds,
     read_texts,
     refuse_file_names,
+    refuse_table,
     require_sounds,
     standard_input,
+    table_texts,
     warn_empty,
 )
 from .typer_app import app
@@ -38,6 +40,12 @@ def classify(
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Classify the lines of this file; .gz and .xz too.")
     ] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The column of a --file with the texts: its name in the header, or a number from 0."
+        ),
+    ] = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Print the weights of the words as numbers, beside those of TF-IDF.")
     ] = False,
@@ -60,6 +68,7 @@ def classify(
       regard samples --save samples && regard classify samples/seven.wav
       regard classify --model runs/spell-digits-1 seven.flac --save-plot weights.png
       regard classify --model runs/cnn-sst2-1 --file reviews.txt > labels.tsv
+      regard classify --model runs/cnn-sst2-1 --file reviews.csv --column text > labels.tsv
     """
     sources = sources or []
     if save_plot is not None:
@@ -68,6 +77,10 @@ def classify(
         check_figure_path(save_plot)
         if len(sources) != 1:
             raise ValueError(f"--save-plot draws one text or sound, and {len(sources)} are given")
+    if column is not None and (file is None or sources):
+        raise ValueError("--column describes a --file" + (", and none is given" if file is None else ", not arguments"))
+    if column is None and file is not None:
+        refuse_table(file)
     from ..decoding import load_model_and_tokenizers
 
     model = model or (SOUND_MODEL if are_sounds(sources) else TEXT_MODEL)
@@ -83,7 +96,7 @@ def classify(
             raise ValueError("--file holds texts, a line each; name the sound files to spell as arguments")
         failures = _spell(loaded, sources, save_plot, tokens)
     else:
-        failures = _classify(loaded, model, sources, file, compare, save_plot, tokens)
+        failures = _classify(loaded, model, sources, file, column, compare, save_plot, tokens)
     if failures:
         raise typer.Exit(1)
 
@@ -93,6 +106,7 @@ def _classify(
     model: str,
     arguments: list[str],
     file: Path | None,
+    column: str | None,
     compare: bool,
     save_plot: Path | None,
     tokens: int | None,
@@ -109,14 +123,17 @@ def _classify(
     is_text = loaded.tokenizers.source.kind == "text"
     failures = count = unknown_lines = 0
     warnings = LineWarnings(model)
-    for batch in read_texts(arguments, file):
+    batches = read_texts(arguments, file) if file is None or column is None else table_texts(file, column)
+    for batch in batches:
         problems = {number: item.reason for number, item in enumerate(batch, 1) if isinstance(item, RowProblem)}
 
         def refused(number: int, reason: str, count: int = count, problems: dict[int, str] = problems) -> None:
             nonlocal failures
             failures += 1
             reason = f"is no text: {problems[number]}" if number in problems else reason
-            where = f"{'text' if arguments else 'line'} {count + number} " if is_text else ""
+            where = (
+                f"{'text' if arguments else 'line' if column is None else 'row'} {count + number} " if is_text else ""
+            )
             typer.echo(f"regard: {where}{reason}", err=True)
 
         results = classification.classify(

@@ -144,8 +144,11 @@ def evaluate(
             save_length_curves(save_plot, {loaded.run.name if loaded.run else run: evaluation})
             files.append(save_plot)
         if loaded.run is not None:
-            variant = precision if engine == "torch" else engine
-            name = data if variant == "float32" else f"{data} ({variant})"
+            how: list[str] = [precision if engine == "torch" else engine]
+            if loaded.update is not None:  # the run is not finished
+                how.append(f"update {loaded.update}")
+            variant = ", ".join(each for each in how if each != "float32")
+            name = f"{data} ({variant})" if variant else data
             files.append(results_file.save_result(loaded.run, name, evaluation))
     except OSError as error:
         write_error = error

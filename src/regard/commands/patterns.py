@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..counted_noun import counted
 from .shared_options import Device, ModelName, StateFolder, TrustRemoteCode, find_device
 from .text_input import digest, text_or_lines
 from .typer_app import app
@@ -104,7 +105,9 @@ def patterns(
     console.print("")
     console.print(best_heads_table(all_patterns))
     share = all_patterns.sink_share()
-    console.print(f"\n{all_patterns.texts} texts; {share:.0%} of the heads give the first token over 0.3: sinks")
+    console.print(
+        f"\n{counted(all_patterns.texts, 'text')}; {share:.0%} of the heads give the first token over 0.3: sinks"
+    )
     if save_table is not None:
         all_patterns.table().save(save_table)
         console.print(f"wrote {save_table}", markup=False)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from io import BytesIO, TextIOWrapper
 from os.path import isfile  # unlike Path.is_file, it accepts any text
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TextIO
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -18,12 +19,16 @@ if TYPE_CHECKING:
 
 READ_AHEAD = 4096  # sentences
 PROMPT = "> "
+TAG = re.compile(r"<[^<>\s]{1,40}>")
+"""What looks like a tag, as <2fr>."""
 LARGEST_FILE = 1 << 30  # bytes of a file for `text_or_lines`
 SUFFIXES = {
     "sound": (".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".aac", ".aif", ".aiff", ".caf", ".wma"),
     "picture": (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".avif", ".heic"),
     "text": (".txt", ".md", ".tsv", ".csv", ".jsonl", ".gz", ".xz"),
 }
+
+TABLES = (".tsv", ".csv", ".jsonl", ".parquet")  # files with columns, by the suffix
 
 
 def kind_by_suffix(argument: str) -> str | None:
@@ -92,6 +97,38 @@ class LineWarnings:
                 typer.echo(f"regard: line {number}: {error}; here it is read as words, and so is any other", err=True)
 
 
+class TagWarnings:
+    """Warnings on stderr about sources of a model that was trained with tags before them. Each is given once.
+
+    `tags` are those of `Pretrained`.
+    """
+
+    def __init__(self, tags: tuple[str, ...]) -> None:
+        self.known, self.may_be_untagged = [tag for tag in tags if tag], "" in tags
+        self.warned_unknown = self.warned_untagged = False
+
+    def check(self, where: str, text: str) -> None:
+        begin = text.lstrip()
+        if not self.known or not begin or begin.startswith(tuple(self.known)):
+            return
+        names = ", ".join(self.known)
+        if unknown := TAG.match(begin):
+            if not self.warned_unknown:
+                typer.echo(
+                    f"regard: {where} begins with {unknown[0]}, which this model does not know: {names}", err=True
+                )
+            self.warned_unknown = True
+        elif not self.may_be_untagged:
+            if not self.warned_untagged:
+                example = f"{self.known[0]} {begin:.40}"
+                typer.echo(
+                    f"regard: {where} begins with no tag, and this model was trained with one before every source: "
+                    f"{names}, as in {example!r}",
+                    err=True,
+                )
+            self.warned_untagged = True
+
+
 def one_text(texts: list[str] | None) -> str | None:
     """The only text, if there is one. Several are probably a sentence without quotes, or a pair."""
     if texts and len(texts) > 1:
@@ -128,6 +165,38 @@ def read_texts(arguments: list[str], file: Path | None) -> Iterator[list[str | R
     if standard_input().isatty():
         return _typed_lines()
     return _piped_lines()
+
+
+def table_texts(file: Path, column: str) -> Iterator[list[str | RowProblem]]:
+    """The texts in a column of a TSV, CSV, JSONL or Parquet file, each as one line; a column is a name or a number."""
+    from itertools import islice
+
+    from ..data.pair import RowProblem
+    from ..data.row_readers import reader
+
+    def text(row: list[Any] | RowProblem) -> str | RowProblem:
+        if isinstance(row, RowProblem):
+            return row
+        if not isinstance(row[0], str):
+            return RowProblem("not text", f"it is {row[0]!r:.40}")
+        return " ".join(row[0].splitlines()).replace("\t", " ")
+
+    if not file.exists():
+        raise ValueError(f"there is no file {file}")
+    rows = reader(file)(file, (int(column) if column.isdecimal() else column,))
+    texts = (text(row) for _, row in rows)
+    while batch := list(islice(texts, READ_AHEAD)):
+        yield batch
+
+
+def refuse_table(file: Path) -> None:
+    """Refuse a file with columns where lines are read: a header and labels would be texts."""
+    name = file.with_suffix("") if file.suffix in (".gz", ".xz") else file
+    if name.suffix in TABLES:
+        raise ValueError(
+            f"{file} is a table by its name; --column says where the texts are: --column text for a column with that "
+            "name in the header, --column 0 for the first one of a file without a header"
+        )
 
 
 def _file_lines(file: Path) -> Iterator[list[str | RowProblem]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from pathlib import Path
 from typing import Annotated
 
@@ -53,6 +54,7 @@ def train(
     from ..training.recipe.recipe_errors import RecipeError
     from ..training.run.run_folder import RECIPE, Run
     from ..training.trainer.fit import fit
+    from ..training.trainer.interrupt_signals import ignore_signals
 
     try:
         if resume is not None:
@@ -66,3 +68,5 @@ def train(
         raise typer.Exit(1) from None
     folder = resume or out or Path("runs") / f"{chosen.name}-{chosen.seed}"
     fit(chosen, folder, resume=resume is not None, force=force)
+    # Python and PyTorch take a moment to shut down. The model is saved, so a signal meanwhile changes no exit status.
+    atexit.register(ignore_signals)

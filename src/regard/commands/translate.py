@@ -21,7 +21,7 @@ from .shared_options import (
     find_device,
     search_settings,
 )
-from .text_input import read_texts, refuse_file_names, warn_empty
+from .text_input import TagWarnings, read_texts, refuse_file_names, warn_empty
 from .typer_app import app
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ def translate(
     several = len(sentences) != 1  # of several, one that cannot be translated does not stop the others
     where = "sentence " if sentences else "line " if file is None else f"{file}:"
     count, failures = 0, 0
+    tag_warnings = TagWarnings(loaded.tags)
 
     def refused(number: int, reason: str) -> None:
         nonlocal failures
@@ -151,6 +152,8 @@ def translate(
         for number, item in enumerate(batch, 1):
             if isinstance(item, RowProblem):
                 refused(number, f"is no text: {item.reason}")
+            else:
+                tag_warnings.check(f"{where}{count + number}", item)
         texts = ["" if isinstance(item, RowProblem) else item for item in batch]
         translations: Iterable[Translation] = translate_texts(
             loaded.model,

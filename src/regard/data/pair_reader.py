@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from ..counted_noun import counted
 from .pair import Pair, RowProblem
 from .row_readers import aligned, reader
 
@@ -33,11 +34,11 @@ class BadRowError(ValueError):
 def skipped_rows(reasons: Counter[str]) -> str:
     """How many rows were left out, and why, as a sentence."""
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in reasons.most_common())
-    return f"{reasons.total():,} rows skipped" + (f" ({kinds})" if kinds else "")
+    return f"{counted(reasons.total(), 'row')} skipped" + (f" ({kinds})" if kinds else "")
 
 
 def all_bad_error(skipped: int, first: str) -> ValueError:
-    return ValueError(f"all {skipped:,} rows are bad and were skipped, so none is left; the first: {first}")
+    return ValueError(f"no row is left: {counted(skipped, 'bad row')} skipped; the first: {first}")
 
 
 class PairReader:
@@ -165,11 +166,11 @@ def _files_or_pairs(files: File | Iterable[File] | Iterable[Pair]) -> tuple[list
 def _pair(cells: Cells, row: int, where: str, names: tuple[str, ...]) -> Pair | RowProblem:
     """The row as a pair, if it is one."""
     sides: list[str] = []
-    for name, text in zip(names, cells, strict=False):
+    for side, name, text in zip(("source", "target"), names, cells, strict=False):
         if text is not None and not isinstance(text, str):
             return RowProblem("not text", f"{name} is {text!r:.40}, not text")
         if not text or not text.strip():
-            return RowProblem("empty side", f"{name} is empty")
+            return RowProblem(f"empty {side}", f"{name} is empty")
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
             return RowProblem("undecodable bytes", f"{name} holds one half of a surrogate pair")
         sides.append(text.strip())

@@ -11,7 +11,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from .pair import RowProblem
-from .streaming.arrow_rows import datasets_folder, parquet
+from .streaming.arrow_rows import datasets_folder, is_saved_dataset, parquet
 from .streaming.column_names import column_names, row_cells
 from .text_lines import COMPRESSED, LONGEST, lines
 
@@ -31,6 +31,11 @@ SUFFIXES = ".tsv, .txt, .csv, .jsonl (each also with .gz or .xz), .parquet, or a
 def reader(path: Path) -> Callable[[Path, Columns | None], Rows]:
     """The reader for a file with both sides in it, by its name."""
     if path.is_dir():
+        if not is_saved_dataset(path):
+            raise ValueError(
+                f"{path} is a folder, and no dataset that `save_to_disk` of `datasets` wrote; name a file in it, or "
+                "for sounds and pictures a TSV: the name of a file, a tab, its label or text"
+            )
         return datasets_folder
     name = path.with_suffix("") if path.suffix in COMPRESSED else path
     readers = {".tsv": tsv, ".txt": tsv, ".csv": csv, ".jsonl": jsonl, ".parquet": parquet}

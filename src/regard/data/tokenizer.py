@@ -103,8 +103,14 @@ class Tokenizer:
         self._words = None
 
     @property
+    def tags(self) -> list[str]:
+        """What `add_tags` added, in its order."""
+        added = sorted(self._backend.get_added_tokens_decoder().items())
+        return [token.content for _, token in added if not token.special]
+
+    @property
     def has_tags(self) -> bool:
-        return not all(token.special for token in self._backend.get_added_tokens_decoder().values())
+        return bool(self.tags)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Tokenizer:

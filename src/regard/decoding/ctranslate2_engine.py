@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from ..data import TokenizerPair
+    from ..models.config_base import TaskName
     from .beam_search import SearchSettings
 
 
@@ -27,6 +28,9 @@ class CTranslate2:
     ((5 + |y|) / 6)^α, so the ranking can differ. It gives no weights and no `logprob` (NaN): its scores exclude <pad>
     and <s>, and </s> where the limit ended a sentence.
     """
+
+    task: ClassVar[TaskName] = "translate"
+    """As a `PretrainedModel` has it: `export_ctranslate2` writes translators only."""
 
     def __init__(self, folder: str | os.PathLike[str], tokenizers: TokenizerPair, device: str = "cpu") -> None:
         folder = Path(folder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import sys
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 PrecisionName = Literal["float32", "bfloat16"]
 SHIPPED = Path(__file__).parent.parent / "shipped"
 DEFAULT = "tatoeba-transformer-en-fr"
+RECIPE, DATA = "recipe.toml", "data"  # of a run
 COMMANDS = {"write": "generate", "spell": "classify"}  # by task; the other tasks have the names of their commands
 
 
@@ -30,6 +33,10 @@ class Pretrained:
     folder: Path
     run: Path | None
     search: SearchSettings
+    update: int | None = None
+    """Of a run that is not finished: the update that the weights are of."""
+    tags: tuple[str, ...] = ()
+    """What sources began with in training (data.tags); "" where some began with none."""
 
 
 def load(
@@ -43,6 +50,7 @@ def load(
     """The model in evaluation mode on a device, or the copy of it that `regard export` wrote for another engine.
 
     A model whose task is not in `wanted` is an error that names the command for it. `precision` is for translators.
+    Of a run that is not finished, the best weights so far are taken, and standard error says of which update they are.
     """
     from ..data.tokenizer_pair import TokenizerPair
     from ..models import load as load_model
@@ -52,10 +60,18 @@ def load(
         raise ValueError(f"precision is one of {', '.join(get_args(PrecisionName))}, got {precision!r}")
     if exported and precision != "float32":
         raise ValueError(f"precision {precision} is for the engine torch; ctranslate2 has that of its export")
-    folder, run = _exported(Path(name)) if exported else find(name)
-    search, tokenizers = _search(run), TokenizerPair.load(folder)
+    snapshot = None if exported else best_snapshot(Path(name))
+    folder: Path
+    run: Path | None
+    if snapshot is not None:
+        folder, run = snapshot.parent, Path(name)
+    else:
+        folder, run = _exported(Path(name)) if exported else find(name)
+    recipe, tokenizers = _recipe(run), TokenizerPair.load(folder if snapshot is None else Path(name) / DATA)
     model: Any
-    if exported:
+    if snapshot is not None:
+        model = load_model(folder, snapshot.name).to(device)
+    elif exported:
         from .ctranslate2_engine import CTranslate2
 
         model = CTranslate2(folder, tokenizers, device)
@@ -68,7 +84,8 @@ def load(
         if model.task != "translate":
             raise ValueError(f"precision bfloat16 is for translators; {name} is none: use float32")
         model = model.bfloat16()
-    return Pretrained(model, tokenizers, folder, run, search)
+    update = None if snapshot is None else _say_update(name, snapshot)
+    return Pretrained(model, tokenizers, folder, run, _search(recipe, run), update, _tags(recipe, tokenizers))
 
 
 def load_ensemble(
@@ -93,19 +110,49 @@ def find(name: str | Path) -> tuple[Path, Path | None]:
         return folder / "model", folder
     if (folder / "config.json").is_file():
         return folder, None
+    if (folder / RECIPE).is_file():
+        raise ValueError(f"{folder} is a run that is not finished: finish it with: regard train --resume {folder}")
     if folder.is_dir():
-        raise ValueError(
-            f"{folder} holds no model: a run has model/config.json, once its training is over, and a model config.json"
-        )
+        raise ValueError(f"{folder} holds no model: a run has model/config.json in it, and a model config.json")
     if (SHIPPED / folder.name / "config.json").is_file() and folder.name == str(name):
         return SHIPPED / folder.name, None
     ready = f", or one that ships: {', '.join(shipped())}" if shipped() else ""
-    raise ValueError(f"no model is called {name}: give the folder of a run or of a model{ready}")
+    near = difflib.get_close_matches(str(name), shipped(), n=1)
+    rest = f"; did you mean {near[0]}? Give" if near else ": give"
+    raise ValueError(f"no model is called {name}{rest} the folder of a run or of a model{ready}")
+
+
+def best_snapshot(run: Path) -> Path | None:
+    """The best weights so far, else the newest, of a run that is not finished; None where there are none.
+
+    They can be loaded with config.json beside them, and the tokenizers of the run's data.
+    """
+    from ..models.weight_snapshots import best_or_newest
+
+    folder = run / "checkpoints"
+    if (run / "model" / "config.json").is_file() or not (folder / "config.json").is_file() or not (run / DATA).is_dir():
+        return None
+    return best_or_newest(folder)
+
+
+def _say_update(name: str | Path, snapshot: Path) -> int:
+    """The update of the weights of a run that is not finished, which standard error is told of."""
+    from ..models.weight_snapshots import snapshot_update
+
+    update, kind = snapshot_update(snapshot), "best" if snapshot.name.startswith("best") else "newest"
+    print(
+        f"regard: {name} is not finished; its {kind} weights so far are used, those of update {update:,}. "
+        f"To finish it: regard train --resume {name}",
+        file=sys.stderr,
+    )
+    return update
 
 
 def is_own_model(name: str) -> bool:
     """Whether this names a model of regard: a run, a model's folder, or one that ships."""
     folder = Path(name)
+    if best_snapshot(folder) is not None:
+        return True
     if (folder / "model" / "config.json").is_file() or (not folder.exists() and name in shipped()):
         return True
     return (folder / "config.json").is_file() and is_own_config(folder / "config.json")
@@ -147,14 +194,18 @@ def shipped() -> list[str]:
     return sorted(folder.parent.name for folder in SHIPPED.glob("*/config.json"))
 
 
-def _search(run: Path | None) -> SearchSettings:
-    if run is None or not (run / "recipe.toml").is_file():
+def _recipe(run: Path | None) -> dict[str, Any]:
+    """The recipe of a run as it is in the file; {} without one."""
+    if run is None or not (run / RECIPE).is_file():
         return {}
-    file = run / "recipe.toml"
     try:
-        section = tomllib.loads(file.read_text(encoding="utf-8")).get("search", {})
+        return tomllib.loads((run / RECIPE).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{file} is not TOML: {error}") from None
+        raise ValueError(f"{run / RECIPE} is not TOML: {error}") from None
+
+
+def _search(recipe: dict[str, Any], run: Path | None) -> SearchSettings:
+    file, section = (run or Path()) / RECIPE, recipe.get("search", {})
     if not isinstance(section, dict):
         raise ValueError(f"{file}: search is {section!r:.40}; it should be a section")
     settings = {name: section[name] for name in ("beams", "length_penalty", "coverage_penalty") if name in section}
@@ -162,3 +213,13 @@ def _search(run: Path | None) -> SearchSettings:
         if type(value) not in ((int,) if name == "beams" else (int, float)) or value < 0:
             raise ValueError(f"{file}: search.{name} is {value!r:.40}; it should be a number ≥ 0")
     return settings  # type: ignore[return-value]
+
+
+def _tags(recipe: dict[str, Any], tokenizers: TokenizerPair) -> tuple[str, ...]:
+    """The tags of the source vocabulary, and "" where sources without one were trained on."""
+    tags = tuple(getattr(tokenizers.source, "tags", ()))
+    data = recipe.get("data")
+    given = data.get("tags") if isinstance(data, dict) else None
+    # One tag alone, without a recipe to ask, marks some of the sources: before all of them it would say nothing.
+    untagged = "" in given if isinstance(given, list) else len(tags) == 1
+    return (*tags, "") if tags and untagged else tags

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..attention.energies.learned_energies import LearnedEnergy
     from ..attention.energies.modifiers import Modified
     from .positions import RotaryPositions
+    from .real_positions import RealPositions
 
 
 class MultiHead(nn.Module):
@@ -63,16 +64,25 @@ class MultiHead(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def keys(
-        self, memory: Float[Tensor, "batch keys memory"], first: int = 0
+        self,
+        memory: Float[Tensor, "batch keys memory"] | Float[Tensor, "real memory"],
+        first: int = 0,
+        real: RealPositions | None = None,
     ) -> tuple[Float[Tensor, "batch key_heads keys d"], Float[Tensor, "batch key_heads keys d"]]:
-        """Keys and values of a memory, for `look`; `first` is the position of its first vector."""
-        both = linear(self.key_value, memory).unflatten(-1, (2, self.key_heads, self.head_width))  # [B, K, 2, heads, d]
+        """Keys and values of a memory, for `look`; `first` is the position of its first vector.
+
+        With `real`, the memory has been packed by it.
+        """
+        both = linear(self.key_value, memory)
+        if real is not None:
+            both = real.pad(both)
+        both = both.unflatten(-1, (2, self.key_heads, self.head_width))  # [B, K, 2, heads, d]
         k, v = both.movedim(1, 3).unbind(1)  # each [B, heads, K, d]
         return (k if self.rotary is None else self.rotary(k, first)), v
 
     def look(
         self,
-        x: Float[Tensor, "batch queries width"],
+        x: Float[Tensor, "batch queries width"] | Float[Tensor, "real width"],
         k: Float[Tensor, "batch key_heads keys d"],
         v: Float[Tensor, "batch key_heads keys d"],
         *,
@@ -80,12 +90,17 @@ class MultiHead(nn.Module):
         energy: Modified | None = None,
         first: int = 0,
         weights: bool = False,
-    ) -> tuple[Float[Tensor, "batch queries width"], Weights | None]:
+        real: RealPositions | None = None,
+    ) -> tuple[Float[Tensor, "batch queries width"] | Float[Tensor, "real width"], Weights | None]:
         """Attend from x to keys and values that are already there; `first` is the position of the first query.
 
-        `energy` stands in for the layer's own where that depends on the position, as ALiBi's does in a cache.
+        `energy` stands in for the layer's own where that depends on the position, as ALiBi's does in a cache. With
+        `real`, x has been packed by it, and so is the result.
         """
-        q = linear(self.query, x).unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)  # [B, heads, Q, d]
+        q = linear(self.query, x)
+        if real is not None:
+            q = real.pad(q)
+        q = q.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)  # [B, heads, Q, d]
         if self.rotary is not None:
             q = self.rotary(q, first)
         energy_function = self.energy if energy is None else energy
@@ -97,18 +112,21 @@ class MultiHead(nn.Module):
             z = scaled_dot_product_attention(q, k, v, scale=energy_function.scale, enable_gqa=k.shape[1] < q.shape[1])
         else:
             z = attend(q, k, v, energy=energy_function, mask=mask, dropout=dropout)
-        return linear(self.output, z.transpose(1, 2).flatten(-2)), w  # [B, Q, heads · d] → [B, Q, width]
+        z = z.transpose(1, 2).flatten(-2)  # [B, Q, heads · d]
+        return linear(self.output, z if real is None else real.pack(z)), w
 
     def forward(
         self,
-        x: Float[Tensor, "batch queries width"],
+        x: Float[Tensor, "batch queries width"] | Float[Tensor, "real width"],
         memory: Float[Tensor, "batch keys memory"] | None = None,
         *,
         mask: Mask | None = None,
         weights: bool = False,
-    ) -> tuple[Float[Tensor, "batch queries width"], Weights | None]:
-        k, v = self.keys(x if memory is None else memory)
-        return self.look(x, k, v, mask=mask, weights=weights)
+        real: RealPositions | None = None,
+    ) -> tuple[Float[Tensor, "batch queries width"] | Float[Tensor, "real width"], Weights | None]:
+        """With `real`, x has been packed by it, and so is the result."""
+        k, v = self.keys(x, real=real) if memory is None else self.keys(memory)
+        return self.look(x, k, v, mask=mask, weights=weights, real=real)
 
 
 def _is_step(q: Tensor, k: Tensor, v: Tensor) -> bool:

@@ -11,6 +11,7 @@ from .fast_dropout import Dropout
 from .multihead_attention import MultiHead
 from .packed_linear import linear
 from .positions import RotaryPositions
+from .real_positions import position_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..attention import Mask, Weights
+    from .real_positions import RealPositions
 
 
 class FeedForward(nn.Sequential):
@@ -98,8 +100,15 @@ class TransformerLayer(nn.Module):
 class EncoderLayer(TransformerLayer):
     """Self-attention over all positions, then feed-forward."""
 
-    def forward(self, x: Float[Tensor, "batch time width"], mask: Mask | None) -> Float[Tensor, "batch time width"]:
-        x = self.around_attention(x, lambda y: self.attention(y, mask=mask)[0])
+    def forward(
+        self,
+        x: Float[Tensor, "batch time width"] | Float[Tensor, "real width"],
+        mask: Mask | None,
+        *,
+        real: RealPositions | None = None,
+    ) -> Float[Tensor, "batch time width"] | Float[Tensor, "real width"]:
+        """With `real`, x has been packed by it, and so is the output."""
+        x = self.around_attention(x, lambda y: self.attention(y, mask=mask, **position_arguments(real=real))[0])
         out: Tensor = self.around_feed_forward(x, self.feed_forward)
         return out
 
@@ -121,15 +130,21 @@ class DecoderLayer(TransformerLayer):
 
     def forward(
         self,
-        x: Float[Tensor, "batch time width"],
-        annotations: Float[Tensor, "batch places memory"],
+        x: Float[Tensor, "batch time width"] | Float[Tensor, "real width"],
+        annotations: Float[Tensor, "batch places memory"] | Float[Tensor, "real memory"],
         mask: Mask | None,
         *,
         weights: bool = False,
-    ) -> tuple[Float[Tensor, "batch time width"], Weights | None]:
-        """Every position at once; a position sees itself and those before it."""
-        x = self.around_attention(x, lambda y: self.attention(y, mask=self.mask)[0])
-        return self._rest(x, None if self.cross is None else self.cross.keys(annotations), mask, weights)
+        real: RealPositions | None = None,
+        real_places: RealPositions | None = None,
+    ) -> tuple[Float[Tensor, "batch time width"] | Float[Tensor, "real width"], Weights | None]:
+        """Every position at once; a position sees itself and those before it.
+
+        With `real`, x has been packed by it, and so is the output; with `real_places` the annotations have.
+        """
+        x = self.around_attention(x, lambda y: self.attention(y, mask=self.mask, **position_arguments(real=real))[0])
+        source = None if self.cross is None else self.cross.keys(annotations, **position_arguments(real=real_places))
+        return self._rest(x, source, mask, weights, real)
 
     def step(
         self,
@@ -164,7 +179,12 @@ class DecoderLayer(TransformerLayer):
         return beams.reshape(x.shape), cross_weights
 
     def _rest(
-        self, x: Tensor, source: KeysValues | None, mask: Mask | None, weights: bool
+        self,
+        x: Tensor,
+        source: KeysValues | None,
+        mask: Mask | None,
+        weights: bool,
+        real: RealPositions | None = None,
     ) -> tuple[Tensor, Weights | None]:
         """Attention over the annotations, and feed-forward."""
         cross_weights = None
@@ -173,7 +193,7 @@ class DecoderLayer(TransformerLayer):
 
             def cross_attention(y: Tensor) -> Tensor:
                 nonlocal cross_weights
-                z, cross_weights = cross.look(y, k, v, mask=mask, weights=weights)
+                z, cross_weights = cross.look(y, k, v, mask=mask, weights=weights, **position_arguments(real=real))
                 return z
 
             x = self.around_cross(x, cross_attention)

@@ -20,7 +20,7 @@ from ..layers.pooling import (
 )
 from ..plugins import load_plugin
 from ..special_tokens import SPECIALS
-from .config_base import Config, ExportEngine, ModuleConfig, TaskName, part_config
+from .config_base import Config, ExportEngine, ModuleConfig, TaskName, part_config, plugin_values
 from .cross_entropy import Loss
 from .encoders.bag_encoder import BagEncoder, BagEncoderConfig
 from .encoders.encoder import EncoderConfig
@@ -61,7 +61,8 @@ def head_config(values: Any) -> HeadConfig:
     if not isinstance(values, dict):
         raise ValueError(f"head is {values!r:.40}; it must be a table")
     if "kind" in values:
-        return load_plugin(str(values["kind"]), "head", HeadConfig, "head.kind").from_dict(values, "head")
+        plugin = load_plugin(str(values["kind"]), "head", HeadConfig, "head.kind")
+        return plugin.from_dict(plugin_values(plugin, values), "head")
     return HeadConfig.from_dict(values, "head")
 
 

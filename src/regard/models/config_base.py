@@ -25,6 +25,7 @@ SOURCES: dict[TaskName, tuple[str, ...]] = {
 """What each task reads."""
 LARGEST = (1 << 31) - 1
 """The maximum of a size. Products of two sizes fit into the 64 bits that PyTorch counts with."""
+UNKNOWN_KIND = "if it is a plug-in, install the package that has it"
 UNBOUNDED = {"most": math.inf}
 """Metadata of a number that may be 1 and more; without it a float is a share, 0 ≤ x < 1."""
 
@@ -101,15 +102,23 @@ class PartConfig(ModuleConfig):
         return int(getattr(self, "embedding", self.width))
 
 
+def plugin_values(plugin: type[Any], values: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a plug-in with its own name as `kind`, also where an entry point named it."""
+    return {**values, "kind": getattr(plugin, "kind", values["kind"])}
+
+
 def part_config(values: Any, kinds: dict[str, type[Any]], name: str, base: type[Any]) -> Any:
     """The configuration of a part whose `kind` says which class it is: one of `kinds`, or a plug-in below `base`."""
     if not isinstance(values, dict):
         raise ValueError(f"{name} is {values!r:.40}; it must be a table with a kind, one of {', '.join(sorted(kinds))}")
     kind = values.get("kind")
     if isinstance(kind, str) and kind not in kinds and plugin_path(kind, name):
-        return load_plugin(kind, name, base, f"{name}.kind").from_dict(values, name)
+        plugin = load_plugin(kind, name, base, f"{name}.kind")
+        return plugin.from_dict(plugin_values(plugin, values), name)
     if not isinstance(kind, str) or kind not in kinds:
-        raise ValueError(f"{name}.kind is {kind!r:.40}; known kinds are {', '.join(sorted(kinds))}")
+        known = f"known kinds are {', '.join(sorted(kinds))}"
+        hint = f"; {UNKNOWN_KIND}" if isinstance(kind, str) else ""
+        raise ValueError(f"{name}.kind is {kind!r:.40}; {known}{hint}")
     return kinds[kind].from_dict(values, name)
 
 

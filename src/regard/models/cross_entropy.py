@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-CACHED = 1 << 18  # log-probabilities that a CPU computes at once: 1 MB, its second-level cache
+CACHED = 1 << 18  # probabilities that a CPU computes at once: 1 MB, its second-level cache
 
 
 class SourceTargetBatch(Protocol):
@@ -43,11 +43,18 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, f: Tensor, w: Tensor, wanted: Tensor, real: Tensor | None, smoothing: float, rows: int, learns: bool
+        ctx: Any,
+        f: Tensor,
+        matrix: Tensor,
+        wanted: Tensor,
+        real: Tensor | None,
+        smoothing: float,
+        rows: int,
+        learns: bool,
     ) -> tuple[Tensor, Tensor]:
-        wide = torch.promote_types(f.dtype, torch.float32)
+        wide, w = torch.promote_types(f.dtype, torch.float32), matrix.to(f.dtype)
         total, nll = (torch.zeros((), dtype=wide, device=f.device) for _ in range(2))
-        to_f, to_w = (torch.empty_like(f), torch.zeros_like(w, dtype=wide)) if learns else (None, None)
+        to_f, to_w = torch.empty_like(f) if learns else None, None
         even = smoothing / len(w)  # ε/V
         column = even * w.sum(0) if learns else None
         for at in range(0, len(f), rows):
@@ -61,18 +68,18 @@ class _CrossEntropy(torch.autograd.Function):
                 nll -= target
                 if spread is not None:
                     total -= even * spread
-            if to_f is None or to_w is None or column is None:
+            if to_f is None or column is None:
                 continue
-            if weight is not None:
-                features = features * weight[:, None]
             # ε/V is the same for every word, so its part of the products is a sum of columns or rows.
             torch.sub(logits @ w, column if weight is None else column * weight[:, None], out=to_f[here])
-            to_w = to_w.addmm_(logits.mT, f[here]) if wide == f.dtype else to_w.add_(logits.mT @ f[here])
-            to_w -= even * features.sum(0)
+            to_w = _add_product(to_w, logits.mT, features)
         total += (1 - smoothing) * nll
         if learns:
+            if to_w is None:  # no target at all
+                to_w = torch.zeros_like(w, dtype=wide)
+            to_w -= even * (f if real is None else f * real[:, None]).sum(0, dtype=wide)
             ctx.save_for_backward(to_f, to_w)
-        ctx.dtype = w.dtype
+        ctx.dtype = matrix.dtype
         ctx.mark_non_differentiable(nll)
         return total, nll
 
@@ -83,8 +90,15 @@ class _CrossEntropy(torch.autograd.Function):
         return to_f * g.to(to_f.dtype), (to_w * g).to(ctx.dtype), None, None, None, None, None
 
 
+def _add_product(total: Tensor | None, a: Float[Tensor, "n rows"], b: Float[Tensor, "rows m"]) -> Float[Tensor, "n m"]:
+    """total + a b, in float32 at least; a b alone where `total` is None."""
+    if total is None:
+        return (a @ b).to(torch.promote_types(a.dtype, torch.float32))
+    return total.addmm_(a, b) if total.dtype == a.dtype else total.add_(a @ b)
+
+
 def _parts(logits: Float[Tensor, "rows vocabulary"]) -> list[slice]:
-    """Rows whose log-probabilities stay in a CPU's second-level cache; on a GPU all of them."""
+    """Rows whose probabilities stay in a CPU's second-level cache; on a GPU all of them."""
     size = len(logits) if logits.device.type != "cpu" else max(1, CACHED // logits.shape[1])
     return [slice(first, first + size) for first in range(0, len(logits), size)]
 
@@ -100,19 +114,20 @@ def _log_likelihoods(
 
     With `learns` the logits are overwritten by p − (1 − ε) onehot(y).
     """
-    wide = torch.promote_types(logits.dtype, torch.float32)
-    log_p, y = torch.log_softmax(logits, dim=-1, dtype=wide), wanted[:, None]
-    target, spread = log_p.gather(1, y)[:, 0], log_p.sum(1) if smoothing else None
+    x, y = logits.to(torch.promote_types(logits.dtype, torch.float32)), wanted[:, None]
+    p = torch.softmax(x, dim=-1)
+    # The largest p is 1 / Σ exp(x − max x), which is never 0, whereas p_y may be.
+    normalizer = x.amax(1) - p.amax(1).log()  # log Σ exp x
+    target = x.gather(1, y)[:, 0] - normalizer
+    spread = x.sum(1) - x.shape[1] * normalizer if smoothing else None
     if real is not None:
         target = target * real
         spread = None if spread is None else spread * real
     if learns:
-        p = torch.exp(log_p, out=logits) if wide == logits.dtype else log_p.exp_()
-        p.scatter_add_(1, y, torch.full_like(y, smoothing - 1, dtype=wide))
+        p.scatter_add_(1, y, torch.full_like(y, smoothing - 1, dtype=p.dtype))
         if real is not None:
             p *= real[:, None]
-        if wide != logits.dtype:
-            logits.copy_(p)
+        logits.copy_(p)
     return target.sum(), None if spread is None else spread.sum()
 
 
@@ -129,17 +144,17 @@ def cross_entropy(
     """
     device = features.device.type
     if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-        features, matrix = features.to(dtype), matrix.to(dtype)
+        features = features.to(torch.get_autocast_dtype(device))
     if device == "cpu":
         # Padding is removed before the product. A GPU would have to wait for the count, so there it is multiplied by 0.
         kept, wanted, weight = features[real], wanted[real], None
-        rows = max(16, (1 << 24) // (matrix.element_size() * len(matrix)))  # 16 MB of logits, for a CPU's caches
+        most = max(16, (1 << 24) // (features.element_size() * len(matrix)))  # 16 MB of logits, for a CPU's caches
+        rows = -(-len(kept) // max(1, -(-len(kept) // most)))  # in chunks of one size
     else:
         kept, wanted, weight = features.flatten(0, -2), wanted.flatten(), real.flatten().to(torch.float32)
         rows = max(16, (1 << 28) // len(matrix))
     with torch.autocast(device, enabled=False):
         # An autograd.Function does not know whether gradients are enabled.
         learns = torch.is_grad_enabled() and (kept.requires_grad or matrix.requires_grad)
-        total, nll = _CrossEntropy.apply(kept, matrix, wanted, weight, smoothing, rows, learns)
+        total, nll = _CrossEntropy.apply(kept, matrix, wanted, weight, smoothing, max(rows, 1), learns)
     return Loss(total, nll, real.sum())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cache
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
@@ -147,9 +149,14 @@ class EncoderDecoder(PretrainedModel):
         target: Int[Tensor, "batch target"],
         *,
         weights: bool = False,
+        target_lengths: Int[Tensor, "batch"] | None = None,
     ) -> DecoderOutput:
-        """Features at every target position, teacher-forced; `readout` turns them into logits."""
-        decoded: DecoderOutput = self.decoder(target, self.encode(source, lengths), weights=weights)
+        """Features at every target position, teacher-forced; `readout` turns them into logits.
+
+        With `target_lengths`, a decoder may leave out the positions after them; their features are not defined then.
+        """
+        known = {"lengths": target_lengths} if target_lengths is not None and _takes_lengths(type(self.decoder)) else {}
+        decoded: DecoderOutput = self.decoder(target, self.encode(source, lengths), weights=weights, **known)
         return decoded
 
     def readout(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
@@ -161,8 +168,14 @@ class EncoderDecoder(PretrainedModel):
         Targets begin with <s> and end in </s>.
         """
         inputs, wanted = batch.target[:, :-1], batch.target[:, 1:]
-        decoded = self(batch.source, batch.source_lengths, inputs)
-        real = torch.arange(wanted.shape[1], device=wanted.device) < (batch.target_lengths - 1)[:, None]
+        lengths = batch.target_lengths - 1
+        decoded = self(batch.source, batch.source_lengths, inputs, target_lengths=lengths)
+        real = torch.arange(wanted.shape[1], device=wanted.device) < lengths[:, None]
         loss = self.decoder.loss(decoded, wanted, real, smoothing)
         extra = self.decoder.extra(decoded, wanted, real)
         return loss if extra is None else replace(loss, total=loss.total + extra)
+
+
+@cache
+def _takes_lengths(decoder: type[Decoder[Any]]) -> bool:
+    return "lengths" in signature(decoder.forward).parameters

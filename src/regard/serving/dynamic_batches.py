@@ -14,6 +14,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..counted_noun import counted
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
@@ -67,7 +69,7 @@ class DynamicBatches:
         """One future for each text. A QueueFullError or TooManyTextsError refuses all of them."""
         if len(texts) > self.room:
             raise TooManyTextsError(
-                f"{len(texts)} texts, and the queue of this server has room for {self.room}; send fewer at a time"
+                f"{counted(len(texts), 'text')}, and the queue of this server has room for {self.room}; send fewer"
             )
         queued = [QueuedText(text, settings) for text in texts]
         with self._changed:
@@ -77,7 +79,7 @@ class DynamicBatches:
                 raise QueueFullError("the thread that computes batches has ended; restart the server")
             if len(self._queue) + len(queued) > self.room:
                 raise QueueFullError(
-                    f"{len(self._queue)} texts are waiting, and there is room for {self.room}; try again in a moment"
+                    f"the queue has {counted(len(self._queue), 'text')}, and room for {self.room}; try again soon"
                 )
             self._queue.extend(queued)
             self._changed.notify()

@@ -213,6 +213,7 @@ def create_serve_app(
         token=token,
         port=port,
         command="regard serve",
+        page=False,
         open_paths=frozenset({"/health"}),
         body_limit=lambda path: serve_limits.BODY,
     )

@@ -53,6 +53,13 @@ def report(folder: Path) -> dict[str, Any]:
     return content
 
 
+def assert_ended(report: dict[str, Any], group: str, codes: list[int]) -> None:
+    """The exit status of each process; the message has what they wrote, where a crash left its stacks."""
+    ended = report[group]
+    output = "\n".join(f"process {rank} of {group}:\n{text}" for rank, text in enumerate(ended["output"]))
+    assert ended["codes"] == codes, f"{ended['codes']}, not {codes}; {ended['errors']}\n{output}"
+
+
 def assert_as_plain(folder: Path, run: str) -> None:
     """Equal up to the order in which float32 sums were taken."""
     assert len(measured(folder / run)) == len(measured(folder / "plain")) == 6 + 2
@@ -61,18 +68,28 @@ def assert_as_plain(folder: Path, run: str) -> None:
             assert (a, b) == ("", "") or abs(float(a) - float(b)) <= 1e-5 * abs(float(b)), (mine, theirs)
     expected = EncoderDecoder.from_pretrained(folder / "plain" / "model").state_dict()
     for name, tensor in EncoderDecoder.from_pretrained(folder / run / "model").state_dict().items():
+        if name.endswith("key_value.bias"):
+            # The first half, the bias of the keys, changes no weight: it adds the same number to all energies of a
+            # query. Its gradient is rounding alone, which Adam scales up to whole steps.
+            tensor, expected[name] = (x[len(x) // 2 :] for x in (tensor, expected[name]))
         torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_process_that_crashes_says_where(report: dict[str, Any]) -> None:
+    with pytest.raises(AssertionError, match=r"(?s)\[-11\], not \[0\].*Segmentation fault.* in crash\n"):
+        assert_ended(report, "crashed", [0])
 
 
 @pytest.mark.parametrize("run", ["ddp", "fsdp", "streamed"])
 def test_two_processes_learn_what_one_learns(folder: Path, report: dict[str, Any], run: str) -> None:
-    assert report["together"]["codes"] == [0, 0], report["together"]["errors"]
+    assert_ended(report, "together", [0, 0])
     assert_as_plain(folder, run)
 
 
 def test_two_processes_share_the_encoding_of_a_stream(folder: Path, report: dict[str, Any]) -> None:
     """What they exchange is there after a kill, and gone when they have ended."""
     assert report["killed-stream"]["shares"]
+    assert_ended(report, "restart", [0, 0])
     for run in ("streamed", "killed-stream"):
         assert not (folder / run / "data" / NAME).exists()
 
@@ -93,8 +110,8 @@ def test_each_process_writes_its_part_of_the_parameters_and_moments(folder: Path
 
 def test_another_number_of_processes_resumes(folder: Path, report: dict[str, Any]) -> None:
     """Two, then one; and one, with activation checkpointing, then two."""
-    assert report["alone"]["codes"] == [0], report["alone"]["errors"]
-    assert report["restart"]["codes"] == [0, 0], report["restart"]["errors"]
+    assert_ended(report, "alone", [0])
+    assert_ended(report, "restart", [0, 0])
     assert_as_plain_after_extension(folder, "from-two")
     assert_as_plain_after_extension(folder, "from-one")
 
@@ -110,7 +127,7 @@ def assert_as_plain_after_extension(folder: Path, run: str) -> None:
 def test_a_killed_process_ends_the_other_and_loses_nothing(
     folder: Path, report: dict[str, Any], run: str, update: int
 ) -> None:
-    assert report[run]["codes"] == [1, -9]
+    assert_ended(report, run, [1, -9])
     message = report[run]["errors"][0]
     assert message.startswith("LostProcessError: process 0 of 2 stopped after update 4: "), message
     assert f"regard train --resume {folder / run}" in message
@@ -119,7 +136,7 @@ def test_a_killed_process_ends_the_other_and_loses_nothing(
         whole.add(f"shards-{update:08d}")
     assert whole <= set(report[run]["left"])
     assert not any(name.endswith(".unfinished") for name in report[run]["left"])
-    assert report["restart"]["codes"] == [0, 0], report["restart"]["errors"]
+    assert_ended(report, "restart", [0, 0])
     assert_as_plain(folder, run)
 
 

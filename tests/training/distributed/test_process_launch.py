@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("pytorch_lightning")
 
-from regard.training.distributed.process_launch import RESTARTS, batch_remark, restarted
+from regard.training.distributed.process_launch import RESTARTS, batch_remark, check_processes, restarted
 from regard.training.recipe.recipe_sections import TrainingSection
 
 
@@ -46,3 +46,10 @@ def test_updates_of_another_size_are_remarked(changed: dict[str, Any], before: i
     assert (remark is None) == (before is None)
     if remark is not None:
         assert remark.startswith(f"an update takes 8 batches from here on, and took {before} so far")
+
+
+def test_one_process_is_no_plural(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=r"^torchrun started 1 process, .* training\.devices = 2 on each of "):
+        check_processes(TrainingSection(devices=2))

@@ -13,15 +13,13 @@ pytest.importorskip("pytorch_lightning")
 from regard.commands import app
 from regard.data import TokenizerPair
 from regard.models import load
-from regard.training import fit
+from regard.training import Run, fit
 from regard.training.recipe import recipe_loader
 from regard.training.recipe.recipe_errors import RecipeError
 from tests.support.tiny_training import WORDS, measured, recipe_file
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from regard.training import Run
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +147,35 @@ accelerator = "cpu"
     assert shared
     assert all(torch.equal(after[name], before[name]) for name in shared)
     assert TokenizerPair.load(run.model).target.names == ["b", "d"]
+
+
+def test_what_the_model_brings_is_measured_before_the_first_update(
+    trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is reported, not judged, and changes nothing that follows; a run that begins anew has it once."""
+    from regard.training.trainer.lightning_module import TrainingModule
+
+    run = started(trained, tmp_path, "training.rate=0.01", updates=3)
+    first, *others = measured(run.folder)
+    assert capsys.readouterr().out.count("update 0: validation loss ") == 1
+    assert (first[0], first[2]) == ("0", "")
+    unmoved = measured(started(trained, tmp_path / "unmoved").folder)  # after one update, at a rate of 1e-30
+    assert (unmoved[0], unmoved[-1][0]) == (first, "1")
+    assert float(unmoved[-1][5]) == pytest.approx(float(first[5]))
+    assert torch.load(run.last, weights_only=True)["regard"]["standing"]["best_update"] == 3
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingModule, "_validate_init", lambda self: None)
+        without = started(trained, tmp_path / "without", "training.rate=0.01", updates=3)
+    assert measured(without.folder) == others
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingModule, "training_step", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            started(trained, tmp_path / "killed", "training.rate=0.01", updates=3)
+    killed = tmp_path / "killed" / "run"
+    assert len(measured(killed)) == 1
+    fit(Run.open(killed).recipe, killed, resume=True)
+    assert measured(killed) == [first, *others]
 
 
 def test_a_run_that_goes_on_does_not_need_the_model_it_began_with(trained: Run, tmp_path: Path) -> None:

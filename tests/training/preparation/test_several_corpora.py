@@ -99,9 +99,9 @@ def test_weights_and_tags(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["data.weights=[1, 2]"], "2 weights for 1 corpora"),
+        (["data.weights=[1, 2]"], "2 weights for 1 corpus"),
         (["data.weights=[0]"], "data.weights"),
-        (['data.tags=["a", "b"]'], "2 tags for 1 corpora"),
+        (['data.tags=["a", "b"]'], "2 tags for 1 corpus"),
         (['data.tags=["a b"]'], "data.tags"),
         (["tokenizer.kind=word", "tokenizer.dropout=0.1"], "tokenizer.dropout leaves out merges"),
         (['data.tags=["<2fr>"]', "tokenizer.kind=word", "tokenizer.slots=4"], "data.tags and tokenizer.slots"),

@@ -182,6 +182,7 @@ def test_an_architecture_and_a_data_section_are_a_recipe(name: str, tmp_path: Pa
     recipe = recipe_loader.load_recipe(file)
     assert (recipe.source.kind, recipe.encoder.reads) == (source, source)
     assert (recipe.head is not None) == (recipe.task == "classify")
+    assert recipe.data.longest == (1000 if source == "sound" else 256), "frames of 10 ms, or tokens"
 
 
 class TestRoot:
@@ -193,11 +194,12 @@ class TestRoot:
         monkeypatch.delenv("REGARD_DATA")
         assert str(folder(data.root)) == "data"
 
-    def test_a_missing_variable_or_file_says_what_to_set(self, tmp_path: Path) -> None:
+    def test_a_missing_variable_or_file_says_what_to_set(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         data = recipe_loader.load_recipe("bahdanau-multi30k", ["data.root=${REGARD_NOWHERE}"]).data
         with pytest.raises(ValueError, match="environment has no REGARD_NOWHERE"):
             read(data, "train")
-        data = recipe_loader.load_recipe("bahdanau-multi30k", [f'data.root="{tmp_path}"']).data
+        data = recipe_loader.load_recipe("bahdanau-multi30k", [f'data.root="${{REGARD_DATA:-{tmp_path}}}"']).data
+        monkeypatch.delenv("REGARD_DATA", raising=False)
         with pytest.raises(ValueError, match=r"data.train: there is no .*environment variable REGARD_DATA"):
             read(data, "train")
 

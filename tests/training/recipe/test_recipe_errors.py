@@ -150,6 +150,15 @@ def test_the_command_shows_a_line_for_each_mistake() -> None:
     ]
 
 
+def test_a_file_of_a_like_name_is_suggested(tmp_path: Path) -> None:
+    for name in ("col.toml", "reviews.toml"):
+        (tmp_path / name).touch()
+    with pytest.raises(ValueError, match=r"there is no recipe file \S*/nofile\.toml$"):
+        recipe_loader.load_recipe(tmp_path / "nofile.toml")
+    with pytest.raises(ValueError, match=r"there is no recipe file \S*/review\.toml; did you mean reviews\.toml\?$"):
+        recipe_loader.load_recipe(tmp_path / "review.toml")
+
+
 def test_odd_files_are_reported_as_what_they_are(tmp_path: Path) -> None:
     (tmp_path / "d.toml").mkdir()
     with pytest.raises(ValueError, match=r"d\.toml is a folder; a recipe is a file"):

@@ -52,7 +52,7 @@ def small(name: str) -> list[str]:
 def test_a_table_makes_a_recipe_of_every_system_and_corpus() -> None:
     recipes = shipped_recipes()
     assert len(recipes) == 89
-    assert len(shipped_parts()) == 42
+    assert len(shipped_parts()) == 43
     assert not set(recipes) & set(shipped_parts()), "a base is either"
     assert recipes["luong-dot-multi30k"] == {
         "about": "Luong 2015, dot energy, on Multi30k, English to German",

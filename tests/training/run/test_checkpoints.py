@@ -19,7 +19,7 @@ class TestSnapshots:
         for update in (1, 2, 3, 4):
             shared.fill_(update)
             snapshots.take(update, {"a": shared, "tied": shared, "count": torch.tensor(update)})
-        assert len(snapshots) == 3
+        assert snapshots.updates == [2, 3, 4]
         average = snapshots.average()
         assert average["a"].tolist() == average["tied"].tolist() == [3.0, 3.0]
         assert average["a"].dtype == torch.float32

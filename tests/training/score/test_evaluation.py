@@ -1,4 +1,4 @@
-"""The columns of a file that a run is evaluated on."""
+"""The columns of a file that a run is evaluated on, and the rows it cannot be evaluated on."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from regard.data import Pair
+from regard.data.corpora import tones
 from regard.decoding import load_model_and_tokenizers
 from tests.support.small_translators import save_run
 
 pytest.importorskip("pydantic")
 
-from regard.training.score.evaluation import default_columns, pairs_of_file, parse_columns
+from regard.training.recipe import recipe_loader
+from regard.training.score.evaluation import default_columns, evaluate_task, pairs_of_file, parse_columns
+from regard.training.tasks.task import recipe_task
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +50,15 @@ def test_a_recipe_that_cannot_be_read(tmp_path: Path) -> None:
     (run / "recipe.toml").write_text("[data\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"recipe\.toml is not a recipe: .*--columns"):
         default_columns(loaded, tmp_path / "pairs.csv")
+
+
+def test_a_sound_that_is_too_long_is_named_by_its_frames() -> None:
+    tokenizers = load_model_and_tokenizers.load("digits-cnn").tokenizers
+    pairs = [Pair(next(tones.pairs(1)).source, tokenizers.target.names[0], where="sounds.tsv:1")]
+    recipe = recipe_loader.load_recipe("cnn-digits", ["data.longest=3"])
+    message = r"sounds\.tsv:1: the sound has \d+ frames of 10 ms, and the model was trained on at most 3 \(data"
+    with pytest.raises(ValueError, match=message):
+        evaluate_task(recipe_task(recipe), None, tokenizers, pairs)
 
 
 def test_columns_of_the_command_line() -> None:

@@ -17,7 +17,6 @@ from regard.models import load
 from regard.training import fit
 from regard.training.recipe import recipe_loader
 from regard.training.tasks.task import recipe_task
-from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,7 +154,7 @@ def test_a_header_taken_for_a_row_and_a_bad_row_are_remarked_once(
     shown = capsys.readouterr().out
     assert "label 'label' has one row; if the first line is a header, name the columns: data.columns = [" in shown
     assert shown.count("all.tsv:42: the line has 1 column") == 1
-    assert shown.count("1 bad rows skipped") == 1
+    assert shown.count("1 bad row skipped") == 1
     fit(recipe_loader.load_recipe("mean-opinions", [*settings, 'data.columns=["text", "label"]']), tmp_path / "by-name")
     assert "one row" not in capsys.readouterr().out
 
@@ -182,14 +181,6 @@ def test_one_row_of_ten_can_validate_whatever_the_order_of_the_file(tmp_path: Pa
             recipe_loader.load_recipe("mean-opinions", (*settings, "data.hold_out=10", "data.test=[]")),
             tmp_path / "run",
         )
-
-
-def test_the_recipe_in_the_docs_is_one(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "classification.md").read_text(encoding="utf-8")
-    (tmp_path / "own.toml").write_text(page.split("```toml\n")[1].split("```")[0], encoding="utf-8")
-    recipe = recipe_loader.load_recipe(tmp_path / "own.toml")
-    assert recipe.task == "classify"
-    assert recipe.data.columns == [0, 1]
 
 
 def test_the_tables_say_honestly_whether_attention_is_better() -> None:

@@ -36,6 +36,16 @@ SETTINGS = [
     "training.rate=0.003",
 ]
 JOINED, HALF = "training.tokens=120", "training.tokens=60"
+# What is registered first is called last.
+SCRIPT = """
+import atexit
+import torch.distributed
+from regard.cli import main
+
+atexit.register(lambda: print("in a group at exit:", torch.distributed.is_initialized()))
+if __name__ == "__main__":
+    main()
+"""
 
 
 def assert_close(run: Path, other: Path) -> None:
@@ -60,13 +70,14 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_two_processes_equal_one(joined: Path, tmp_path: Path) -> None:
     script = tmp_path / "command.py"  # Lightning starts the second process from the first one's script
-    script.write_text("from regard.cli import main\n\nif __name__ == '__main__':\n    main()\n")
+    script.write_text(SCRIPT)
     settings = [*SETTINGS, HALF, "training.devices=2", "training.strategy=ddp"]
     command = [sys.executable, script, "train", joined / "tiny.toml", *settings, "--out", tmp_path / "run"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("learning the vocabulary") == 1, "one process prepares, and one speaks"
+    assert done.stdout.count("in a group at exit: False") == 2, done.stdout
     assert_close(tmp_path / "run", joined / "run")
 
 

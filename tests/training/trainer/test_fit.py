@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -107,6 +107,37 @@ class TestFit:
         assert run.model.exists()
         assert run.last.exists()
 
+    @pytest.mark.parametrize(("average", "shown"), [(1, "last: BLEU"), (3, "validating the average of the last 3")])
+    def test_an_average_of_one_checkpoint_is_not_validated_again(
+        self,
+        file: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        average: int,
+        shown: str,
+    ) -> None:
+        from regard.training.trainer import final_model
+
+        count = 0
+
+        def counted(*arguments: Any) -> tuple[float, float]:
+            nonlocal count
+            count += 1
+            return validate(*arguments)
+
+        validate = final_model.validate
+        monkeypatch.setattr(final_model, "validate", counted)
+        run = fit(recipe_loader.load_recipe(file, [f"training.average={average}"]), tmp_path / "run")
+        assert count == (average > 1)
+        assert shown in capsys.readouterr().out
+        scores = [float(row[6]) for row in measured(run.folder) if row[6]]
+        kept = EncoderDecoder.from_pretrained(run.model).state_dict()
+        if average == 1:
+            snapshots = WeightSnapshots(run.checkpoints, 1)
+            expected = snapshots.average() if scores[-1] == max(scores) else snapshots.best()
+            assert all(torch.equal(tensor, expected[name]) for name, tensor in kept.items())
+
     def test_a_plateau_cuts_the_rate(self, file: Path, tmp_path: Path) -> None:
         settings = ["training.rate=1e-9", "training.schedule=plateau", "training.hold=2", "training.cut=0.5"]
         run = fit(
@@ -145,7 +176,7 @@ class TestFit:
             fit(recipe_loader.load_recipe(file, settings), tmp_path / "run")
         run = Run.open(tmp_path / "run")
         kept = 3 if poisoned == "loss" else 4
-        assert len(WeightSnapshots(run.checkpoints, 9)) == kept
+        assert len(WeightSnapshots(run.checkpoints, 9).updates) == kept
         assert torch.load(run.last, weights_only=True)["global_step"] == kept
         assert all(tensor.isfinite().all() for tensor in WeightSnapshots(run.checkpoints, 9).average().values())
 
@@ -260,6 +291,23 @@ def test_one_thread_trains_a_narrow_recurrent_model(name: str, changes: list[str
         torch.set_num_threads(before)
 
 
+def test_slow_updates_are_shown_between_two_lines_of_metrics(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And metrics.csv is the same as if they were not."""
+    from regard.training.trainer import progress_bar
+
+    recipe = recipe_loader.load_recipe(file, ["training.updates=8", "training.log_every=4", "training.save_every=8"])
+    fit(recipe, tmp_path / "fast")
+    capsys.readouterr()
+    monkeypatch.setattr(progress_bar, "QUIET", 0.0)
+    fit(recipe, tmp_path / "slow")
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"preparing the data, into {tmp_path / 'slow' / 'data'}\n")
+    assert all(f"update {update} of 8: loss " in shown for update in range(1, 9))
+    assert measured(tmp_path / "slow") == measured(tmp_path / "fast")
+
+
 def test_a_pipe_hears_now_and_then_how_far_training_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -275,9 +323,13 @@ def test_a_pipe_hears_now_and_then_how_far_training_is(
         if update == 100:
             shown.say("update 100: validation")
     assert capsys.readouterr().out.splitlines() == [
-        "update 80 of 4,000: loss 2.000  9 tokens/s",
+        "update 30 of 4,000: loss 2.000  9 tokens/s",
+        "update 60 of 4,000: loss 2.000  9 tokens/s",
+        "update 90 of 4,000: loss 2.000  9 tokens/s",
         "update 100: validation",
-        "update 180 of 4,000: loss 2.000  9 tokens/s",
+        "update 130 of 4,000: loss 2.000  9 tokens/s",
+        "update 160 of 4,000: loss 2.000  9 tokens/s",
+        "update 190 of 4,000: loss 2.000  9 tokens/s",
     ]
     other = progress_bar.ProgressBar(shown=False)  # another process's
     other.start(0, 4000)

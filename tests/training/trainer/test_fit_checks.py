@@ -85,7 +85,7 @@ class TestBefore:
         assert "train: 300 pairs" in (shown := capsys.readouterr().out)
         assert "3 bad rows skipped" in shown
         assert "3 rows skipped (2 " in shown
-        assert "1 empty side)" in shown
+        assert "1 empty source)" in shown
         assert f"  {tmp_path / 'train.tsv'}:301: " in shown
         assert f"  {tmp_path / 'train.tsv'}:302: column 0 is empty" in shown
         assert "train.tsv:303" not in shown, "the first of a kind stands for all"
@@ -170,6 +170,15 @@ def test_a_warm_up_longer_than_the_training_is_remarked(
     assert "warmup" not in said(2)
 
 
+@pytest.mark.parametrize(("tokens", "remarked"), [(200, False), (1_000_000_000, True)])
+def test_a_batch_that_holds_the_corpus_is_remarked(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], tokens: int, remarked: bool
+) -> None:
+    fit(recipe_loader.load_recipe(file, [f"training.tokens={tokens}", "training.updates=1"]), tmp_path / "run")
+    remark = "every update is an epoch: training.tokens = 1,000,000,000 has room for all 300 pairs"
+    assert (remark in capsys.readouterr().out) == remarked
+
+
 def test_a_soft_beginning_longer_than_the_training_is_remarked() -> None:
     from regard.training.trainer.fit import _remarks
 
@@ -190,18 +199,35 @@ def test_a_root_starts_where_the_command_is_run_and_the_error_says_where(
         check(data)
     monkeypatch.chdir(tmp_path)
     check(data)
+    # The error names the variable that the root has, and a file of a like name.
+    data = recipe_loader.load_recipe(file, ['data.root="."', 'data.train=["reviews.csv"]']).data
+    with pytest.raises(ValueError, match=r"data\.root is '\.', from where the command is run: set it to the folder"):
+        check(data)
+    (tmp_path / "review.csv").touch()
+    with pytest.raises(
+        ValueError, match=rf"data\.train: there is no {tmp_path}/reviews\.csv; did you mean review\.csv\?$"
+    ):
+        check(data)
+    data = recipe_loader.load_recipe("transformer-multi30k").data
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path / "nothing"))
+    with pytest.raises(ValueError, match=r"set it \(or the environment variable REGARD_DATA\) to the folder"):
+        check(data)
 
 
 def test_where_every_row_is_bad_the_first_is_reported(file: Path, tmp_path: Path) -> None:
     recipe = recipe_loader.load_recipe(file, ["data.on_bad=skip"])
     (tmp_path / "valid.tsv").write_text("a\tb c d e f g\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"data.valid .* 0 bad rows were skipped, and 1 rows are longer .* = 4"):
+    with pytest.raises(ValueError, match=r"data.valid .* 0 bad rows skipped, and 1 row longer .* = 4"):
         fit(recipe_loader.load_recipe(file, ["data.longest=4"]), tmp_path / "long")
     (tmp_path / "valid.tsv").write_text("a\n\tb\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"all 2 rows are bad .* the first: .*valid\.tsv:1: the line has 1 column,"):
+    with pytest.raises(
+        ValueError, match=r"no row is left: 2 bad rows skipped; the first: .*valid\.tsv:1: the line has 1 column,"
+    ):
         fit(recipe, tmp_path / "valid")
     (tmp_path / "train.tsv").write_text("a\t\n" * 3, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"all 3 rows are bad .* the first: .*train\.tsv:1: column 1 is empty"):
+    with pytest.raises(
+        ValueError, match=r"no row is left: 3 bad rows skipped; the first: .*train\.tsv:1: column 1 is empty"
+    ):
         fit(recipe, tmp_path / "train")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,7 +22,9 @@ from regard.commands import app
 from regard.models import EncoderDecoder
 from regard.training import Run, fit
 from regard.training.recipe import recipe_loader
+from regard.training.run import results_file
 from regard.training.trainer.interrupt_signals import SIGNALS, InterruptSignals
+from tests.support.command_line import run_command
 from tests.support.tiny_training import measured, recipe_file
 
 if TYPE_CHECKING:
@@ -123,6 +126,12 @@ def test_interrupted_and_resumed_is_the_same_to_the_bit(
     assert left.value.code == 128 + signal.SIGUSR1
     assert [signal.getsignal(number) for number in SIGNALS] == before
     assert "update 10 is saved" in capsys.readouterr().out
+    used = run_command("translate", "--model", str(tmp_path / "run"), "ba de")
+    assert (used.returncode, len(used.stdout.splitlines())) == (0, 1)
+    assert re.search(r"run is not finished; its best weights so far are used, those of update [48]\.", used.stderr)
+    scored = run_command("evaluate", str(tmp_path / "run"), "--split", "valid", "--beams", "1")
+    assert scored.returncode == 0
+    assert re.fullmatch(r"valid \(update [48]\)", *results_file.load_results(tmp_path / "run"))
     fit(recipe, tmp_path / "run", resume=True)
     assert "resuming after update 10 of 23" in capsys.readouterr().out
     assert_same(tmp_path / "run", straight / "run")
@@ -291,3 +300,77 @@ def test_two_trainings_do_not_share_a_folder(straight: Path, tmp_path: Path) -> 
     (run / "ctranslate2").mkdir()
     fit(recipe, run, force=True)  # what was killed holds nothing any more
     assert not (run / "ctranslate2").exists(), "an export of another model"
+
+
+@pytest.mark.parametrize("sent", SIGNALS)
+def test_a_signal_while_the_average_is_validated_says_how_to_continue(
+    sent: signal.Signals,
+    straight: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from regard.training.trainer import final_model
+
+    recipe, run = recipe_loader.load_recipe(straight / "tiny.toml", SETTINGS), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(final_model, "validate", lambda *_: signal.raise_signal(sent))
+        with pytest.raises(SystemExit) as left:
+            fit(recipe, run)
+    assert left.value.code == 128 + sent
+    said = capsys.readouterr().out
+    assert f"interrupted; continue with: regard train --resume {run}" in said
+    assert "nothing is saved yet" not in said
+    fit(recipe, run, resume=True)
+    assert_same(run, straight / "run")
+
+
+@pytest.mark.parametrize("sent", SIGNALS)
+def test_a_signal_after_the_model_is_saved_changes_nothing(
+    sent: signal.Signals,
+    straight: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from regard.training.trainer.progress_bar import ProgressBar
+
+    say = ProgressBar.say
+
+    def signalled(self: ProgressBar, line: str) -> None:
+        say(self, line)
+        if "Kept" in line:
+            signal.raise_signal(sent)
+
+    before = [signal.getsignal(number) for number in SIGNALS]
+    monkeypatch.setattr(ProgressBar, "say", signalled)
+    run = fit(recipe_loader.load_recipe(straight / "tiny.toml", ["training.updates=2"]), tmp_path / "run")
+    assert run.model.exists()
+    assert "interrupted" not in capsys.readouterr().out
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_a_signal_while_the_command_shuts_down_is_no_failure(straight: Path, tmp_path: Path) -> None:
+    """Functions of `atexit` run last first, so this one is called after the command's own."""
+    script = "import atexit, os, signal, sys; from regard.cli import main; "
+    script += (
+        "atexit.register(lambda: [os.kill(os.getpid(), each) for each in (signal.SIGINT, signal.SIGTERM)]); main()"
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            script,
+            "train",
+            straight / "tiny.toml",
+            "training.updates=2",
+            "--out",
+            tmp_path / "run",
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "run" / "model").exists()

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import TYPE_CHECKING
 
 import pytest
 
 from regard.data.batch import UNKNOWN
 from regard.decoding import load_model_and_tokenizers, translate
 from regard.viewer.data import library
-from regard.viewer.data.library import PHRASEBOOK, Library, installed_models
+from regard.viewer.data.library import PHRASEBOOK, Library, installed_models, model_at
+from tests.support.small_translators import save_unfinished_run, small_translator, text_tokenizers
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MODELS = {model.name: model for model in installed_models() if model.ours}
 LECTURES = [name for name in MODELS if name.startswith(PHRASEBOOK)]
@@ -22,6 +27,15 @@ def test_models_of_the_lectures_come_after_the_others() -> None:
     assert not MODELS["phrasebook-seq2seq-en-fr"].attends
     assert MODELS["tatoeba-bahdanau-en-fr"].attends
     assert MODELS["phrasebook-seq2seq-en-fr"].title == "Seq2seq on the phrase book, English to French"
+
+
+def test_a_run_that_is_not_finished_is_a_model(tmp_path: Path) -> None:
+    pytest.importorskip("pydantic", reason="needs the extra `train`")
+    model = small_translator(len(text_tokenizers().source), "transformer", "transformer")
+    save_unfinished_run(tmp_path / "run", model, "best")
+    entry = model_at(str(tmp_path / "run"))
+    assert (entry.name, entry.task, entry.ours, entry.layers) == ("run", "translate", True, 2)
+    assert load_model_and_tokenizers.load(str(tmp_path / "run")).model.task == "translate"
 
 
 @pytest.mark.parametrize("name", LECTURES)

@@ -143,7 +143,9 @@ def test_others_need_the_token() -> None:
     async def tried() -> None:
         async with httpx.AsyncClient(transport=transport(server.app), base_url="http://anything:1") as client:
             for path in ("/", "/api/about", "/static/shell/shell.js", "/?token=wrong", "/?token="):
-                assert (await client.get(path)).status_code == 401
+                refusal = await client.get(path)
+                assert refusal.status_code == 401
+                assert "open the whole address that regard view printed" in refusal.json()["error"]
             into = await client.get(f"/?token={server.token}")
             assert into.status_code == 303
             assert server.token not in into.headers["location"]

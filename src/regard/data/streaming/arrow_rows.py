@@ -32,6 +32,11 @@ def parquet(path: Path, columns: Columns | None) -> Rows:
         yield from _rows(path, names, batches)
 
 
+def is_saved_dataset(path: Path) -> bool:
+    """Whether a folder is one that `save_to_disk` wrote, of one split or of several."""
+    return any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
+
+
 def datasets_folder(path: Path, columns: Columns | None) -> Rows:
     """One split as `Dataset.save_to_disk` wrote it; memory-mapped."""
     names = column_names(path, columns)

@@ -103,7 +103,11 @@ class Decoder(nn.Module, ABC, Generic[S]):
     def forward(
         self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
     ) -> DecoderOutput:
-        """Features at t, from tokens 0..t (the first is <s>): what predicts token t + 1."""
+        """Features at t, from tokens 0..t (the first is <s>): what predicts token t + 1.
+
+        A decoder whose `forward` has a parameter `lengths` is given the number of real tokens of each row, in training.
+        It need not define the features after them.
+        """
 
     @abstractmethod
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> S:

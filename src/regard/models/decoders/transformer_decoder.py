@@ -13,6 +13,7 @@ from ...attention import padding
 from ...attention.torch_transforms import readable
 from ...layers import DecoderLayer, Dropout
 from ...layers.positions import absolute_positions
+from ...layers.real_positions import RealPositions, position_arguments
 from ..encoders.source_embedding import token_embedding
 from ..encoders.transformer_encoder import TransformerConfig
 from .decoder import Decoder, DecoderConfig, DecoderOutput, State, beam_rows, output_matrix
@@ -99,14 +100,29 @@ class TransformerDecoder(Decoder[TransformerDecoderState]):
         return self.dropout(x)  # type: ignore[no-any-return]
 
     def forward(
-        self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
+        self,
+        tokens: Int[Tensor, "batch target"],
+        annotations: Annotations,
+        *,
+        weights: bool = False,
+        lengths: Int[Tensor, "batch"] | None = None,
     ) -> DecoderOutput:
-        x, mask = self._embed(tokens, 0), padding(annotations.lengths)
+        x, vectors, mask = self._embed(tokens, 0), annotations.vectors, padding(annotations.lengths)
+        real = real_places = None
+        if self.training and lengths is not None:
+            real = RealPositions.in_training(lengths, tokens.shape[1], self)
+            real_places = RealPositions.in_training(annotations.lengths, vectors.shape[1], self)
+        if real is not None:
+            x = real.pack(x)
+        if real_places is not None:
+            vectors = real_places.pack(vectors)
         layer_weights = []
         for layer in self.layers:
-            x, w = layer(x, annotations.vectors, mask, weights=weights)
+            x, w = layer(x, vectors, mask, weights=weights, **position_arguments(real=real, real_places=real_places))
             layer_weights.append(w)
-        return DecoderOutput(self.norm(x), _maps(layer_weights) if weights and any(layer_weights) else None)
+        x = self.norm(x)
+        maps = _maps(layer_weights) if weights and any(layer_weights) else None
+        return DecoderOutput(x if real is None else real.pad(x), maps)
 
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> TransformerDecoderState:
         source = [None if layer.cross is None else layer.cross.keys(annotations.vectors) for layer in self.layers]

@@ -11,6 +11,7 @@ from torch import nn
 from ...attention import padding
 from ...layers import Dropout, EncoderLayer
 from ...layers.positions import absolute_positions
+from ...layers.real_positions import RealPositions, position_arguments
 from ..annotations import Annotations, masked_mean
 from ..config_base import NormPlace, PartConfig, PositionKind, SequenceSource
 from .encoder import Encoder, EncoderConfig
@@ -86,9 +87,12 @@ class TransformerEncoder(Encoder):
             x = x * math.sqrt(self.width)
         if self.positions is not None:
             x = self.positions(x)
-        x = self.dropout(x)
         mask = padding(lengths)
+        real = RealPositions.in_training(lengths, x.shape[1], self) if self.training else None
+        x = self.dropout(x if real is None else real.pack(x))
         for layer in self.layers:
-            x = layer(x, mask)
+            x = layer(x, mask, **position_arguments(real=real))
         x = self.norm(x)
+        if real is not None:
+            x = real.pad(x)
         return Annotations(x, lengths, masked_mean(x, lengths))

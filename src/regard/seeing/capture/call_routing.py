@@ -56,7 +56,7 @@ def learn(module: nn.Module) -> None:
     """A call of this module went a way that can be logged: tell the watch that has the log."""
     now = watches
     if log is not None and len(now) == 1:
-        now[0].recorder.learn(id(module))
+        now[0].recorder.outputs.learn(id(module))
 
 
 def _choose_log() -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...atomic_write import make_folder, replacing_file, write_text
+from ...process_group_exit import leave_groups_at_exit
 from .exact_sums import ExactSums
 
 if TYPE_CHECKING:
@@ -174,6 +175,7 @@ def _wait(process: Process) -> None:
 
     if not distributed.is_initialized():
         distributed.init_process_group("gloo", timeout=LONGEST_WAIT)
+        leave_groups_at_exit()
     distributed.barrier()
 
 

@@ -6,6 +6,8 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ...counted_noun import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -108,6 +110,6 @@ def check_processes(settings: TrainingSection) -> None:
         return
     if started != settings.devices * settings.nodes:
         raise ValueError(
-            f"{launcher} started {started} processes, and the recipe is for training.devices = {settings.devices} on "
-            f"each of training.nodes = {settings.nodes}; make them agree"
+            f"{launcher} started {counted(started, 'process', 'processes')}, and the recipe is for training.devices = "
+            f"{settings.devices} on each of training.nodes = {settings.nodes}; make them agree"
         )

@@ -9,6 +9,8 @@ from pathlib import Path
 
 Source = str | list[str]
 """A corpus in a recipe: a file, or the file of the sources and that of the targets."""
+VARIABLE = re.compile(r"\$\{(\w+)(:-([^}]*))?\}")
+"""${NAME} and ${NAME:-else} in a `data.root`."""
 
 
 def file_names(source: Source) -> list[str]:
@@ -40,4 +42,4 @@ def folder(root: str) -> Path:
             raise ValueError(f"data.root is {root!r}, and the environment has no {name}")
         return setting
 
-    return Path(re.sub(r"\$\{(\w+)(:-([^}]*))?\}", value, root)).expanduser()
+    return Path(VARIABLE.sub(value, root)).expanduser()

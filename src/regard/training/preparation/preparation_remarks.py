@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...counted_noun import counted
 from ...data.label_set import FIRST, quoted
 from ...data.pair_reader import skipped_rows
 from ..recipe.data_section import FilesData, StreamData
@@ -34,7 +35,10 @@ def split_remarks(
     data = task.recipe.data
     unreadable, longest = encoded.about.unreadable, longest_side(data)
     skipped = sum(report.reasons.total() for report in reports) + len(unreadable)
-    left_out = f"; {skipped:,} bad rows skipped, {encoded.about.dropped:,} longer than {longest} tokens left out"
+    left_out = (
+        f"; {counted(skipped, 'bad row')} skipped, "
+        f"{encoded.about.dropped:,} longer than {_length(task, longest)} left out"
+    )
     yield f"{name}: {task.amount(encoded)}{'' if longest is None else left_out}"
     for problem in unreadable[:5]:
         yield f"  {problem}"
@@ -51,10 +55,15 @@ def split_remarks(
             "rows for one: lower it, or name a file in data.valid"
         )
     raise ValueError(
-        f"{split_name(data, name)} holds no usable rows: {skipped:,} bad rows were skipped, "
-        f"and {encoded.about.dropped:,} rows are longer than data.longest = {longest}"
+        f"{split_name(data, name)} holds no usable rows: {counted(skipped, 'bad row')} skipped, "
+        f"and {counted(encoded.about.dropped, 'row')} longer than data.longest = {_length(task, longest)}"
         + (f"; the first: {unreadable[0]}" if unreadable else "")
     )
+
+
+def _length(task: Task, longest: int | None) -> str:
+    """`data.longest` with its unit; of sounds both sides count, and a label or a spelling is always the shorter one."""
+    return f"{longest} frames of 10 ms" if task.recipe.source.kind == "sound" else f"{longest} tokens"
 
 
 def rare_label_remarks(data: Data, names: list[str], encoded: EncodedCorpus) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import replace
 from importlib import import_module
 from itertools import chain, islice, repeat
@@ -15,7 +16,7 @@ from ...data.streaming.arrow_rows import DatasetSplit
 from ...data.streaming.pair_stream import DatasetStream, FileStream, held_out_pairs
 from ...data.text_lines import text
 from ..recipe.data_section import DigitsData, FilesData, GeneratedData, PhrasesData, PluginData, StreamData, TextData
-from .corpus_paths import expand_patterns, file_names, folder
+from .corpus_paths import VARIABLE, expand_patterns, file_names, folder
 from .separate_splits import require_other_contents, require_other_names
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from ...data.streaming.pair_stream import PairStream
     from ..recipe.data_section import Data, PhotosData
 
+MOST_BESIDE = 10_000
+"""Names of a folder that are compared with one that is misspelt."""
 Split = Literal["train", "valid", "test"]
 
 
@@ -174,12 +177,18 @@ def corpus_parts(data: FilesData | StreamData, split: str) -> Iterator[CorpusPar
 
 
 def _require_path(file: Path, split: str, root: str) -> Path:
-    if not file.exists():
-        raise ValueError(
-            f"data.{split}: there is no {file.absolute()}; data.root is {root!r}, from where the command is run: "
-            "set it (or the environment variable REGARD_DATA) to the folder that holds the corpora"
-        )
-    return file
+    if file.exists():
+        return file
+    message = f"data.{split}: there is no {file.absolute()}"
+    beside = [other.name for other in islice(file.parent.glob("*"), MOST_BESIDE)]
+    if near := difflib.get_close_matches(file.name, beside, n=1):
+        raise ValueError(f"{message}; did you mean {near[0]}?")
+    variable = VARIABLE.search(root)
+    setting = f"it (or the environment variable {variable[1]})" if variable else "it"
+    raise ValueError(
+        f"{message}; data.root is {root!r}, from where the command is run: set {setting} to the folder that holds the "
+        "corpora"
+    )
 
 
 def _data_folder(data: DigitsData | PhotosData) -> Path:

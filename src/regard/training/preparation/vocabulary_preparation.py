@@ -73,7 +73,7 @@ class VocabularyPreparation:
             )
         if recipe.training.init:
             return WarmStart(recipe).tokenizers(train)
-        self.say("learning the vocabulary")
+        self.say(self._activity)
         if not in_blocks(recipe) or recipe.tokenizer.kind not in ("bpe", "unigram", "word", "character"):
             return self._learn(train)
         return self._load_or_learn(cache, train, list(filter(None, tagged)))
@@ -102,6 +102,12 @@ class VocabularyPreparation:
             return TokenizerPair.load(entry)
 
     @property
+    def _activity(self) -> str:
+        """What is done with the rows. A classifier of sounds has labels on one side, and no words on the other."""
+        has_words = self.recipe.source.kind == "text" or self.recipe.base_task != "classify"
+        return "learning the vocabulary" if has_words else "collecting the labels"
+
+    @property
     def _sample_size(self) -> int:
         """Rows that the vocabulary is learned from; 0: all. Labels, words and letters may be rare, so all are read."""
         recipe = self.recipe
@@ -117,7 +123,7 @@ class VocabularyPreparation:
         return TokenizerPair.train(
             how.kind,
             how.size,
-            CountedRows(pairs, "learning the vocabulary"),
+            CountedRows(pairs, self._activity),
             joint=how.joint,
             lowercase=how.lowercase,
             punctuation=how.punctuation,

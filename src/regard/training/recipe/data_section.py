@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
 
+from ...counted_noun import counted
 from ...data.preparation.line_blocks import BLOCK_LINES
-from ...plugins import PluginError, load_plugin, plugin_path
+from ...plugins import load_plugin, plugin_path, require_own_name
+from .recipe_errors import plugin_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +42,8 @@ class DataSection(StrictSection):
     """What every kind of data has."""
 
     longest: Positive = Field(
-        default=256, description="pairs with more tokens than this on a side are left out, and counted"
+        default=256,
+        description="pairs with more tokens than this on a side are left out, and counted; of sounds, frames of 10 ms",
     )
     tokenised: bool = Field(default=False, description="the text is already split by spaces: BLEU counts those tokens")
     on_bad: Literal["error", "skip"] = Field(
@@ -84,12 +87,16 @@ class FilesData(DataSection):
                 "one row of 10 of `train`, say; one of them"
             )
         if self.weights and len(self.weights) != len(self.train):
-            raise ValueError(f"{len(self.weights)} weights for {len(self.train)} corpora in `train`: one for each")
+            raise ValueError(
+                f"{counted(len(self.weights), 'weight')} for {_corpora(self.train)} in `train`: one for each"
+            )
         if self.tags and len(self.tags) != len(self.train):
-            raise ValueError(f"{len(self.tags)} tags for {len(self.train)} corpora in `train`: one for each")
+            raise ValueError(f"{counted(len(self.tags), 'tag')} for {_corpora(self.train)} in `train`: one for each")
         for name, corpora in (("valid", self.valid), ("test", self.test)):
             if self.tags and len(corpora) > len(self.tags):
-                raise ValueError(f"{len(self.tags)} tags for {len(corpora)} corpora in `{name}`: at most one for each")
+                raise ValueError(
+                    f"{counted(len(self.tags), 'tag')} for {_corpora(corpora)} in `{name}`: at most one for each"
+                )
         return self
 
 
@@ -265,18 +272,16 @@ def _plugin_data(value: Any, other: ValidatorFunctionWrapHandler) -> Any:
         return value
     if not isinstance(kind, str) or kind in OWN_KINDS or plugin_path(kind, "data") is None:
         return other(value)
+    plugin = plugin_data_class(kind)
     try:
-        return plugin_data_class(kind).model_validate(value)
+        return plugin.model_validate({**value, "kind": plugin.model_fields["kind"].default})
     except ValidationError as error:
-        problems = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False))
-        raise ValueError("; ".join(problems)) from None
+        raise plugin_error(plugin, error) from None
 
 
 def plugin_data_class(kind: str) -> type[PluginData]:
     found = load_plugin(kind, "data", PluginData, "data.kind")
-    default = found.model_fields["kind"].default
-    if default != kind:
-        raise PluginError(f"data.kind is {kind!r}, and that of {found.__name__} is {default!r:.80}: make it {kind!r}")
+    require_own_name(found.model_fields["kind"].default, f"{found.__name__}.kind", kind, "data", "data.kind")
     return found
 
 
@@ -295,3 +300,7 @@ OwnData = (
 OWN_KINDS = frozenset(each.model_fields["kind"].default for each in get_args(OwnData))
 """No entry point of another package can replace these."""
 Data = Annotated[OwnData, Field(discriminator="kind"), WrapValidator(_plugin_data)]
+
+
+def _corpora(names: list[Any]) -> str:
+    return counted(len(names), "corpus", "corpora")

@@ -17,10 +17,10 @@ from ...models import (
     HeadConfig,
     MultiDecoderConfig,
 )
-from ...models.classifier import head_config
-from ...models.config_base import SOURCES, TaskName, part_config
+from ...models.config_base import SOURCES, TaskName, plugin_values
 from ...plugins import load_plugin, plugin_path
 from .data_section import STRICT, Count, Data, StrictSection
+from .recipe_errors import refuse_unknown_keys
 from .recipe_sections import SearchSection, TokenizerSection, TrainingSection, known_or_plugin
 from .source_section import SourceSection, TextSource
 
@@ -52,13 +52,15 @@ def _check_part(part: Any) -> Any:
 
 def _plugin(name: str, kinds: dict[str, type[Any]]) -> WrapValidator:
     """Before pydantic chooses among our own kinds: a plug-in, which reads its own settings."""
-    bases = {"encoder": EncoderConfig, "decoder": DecoderConfig}
+    bases: dict[str, type[Any]] = {"encoder": EncoderConfig, "decoder": DecoderConfig, "head": HeadConfig}
 
     def validate(value: Any, other: ValidatorFunctionWrapHandler) -> Any:
         kind = value.get("kind") if isinstance(value, dict) else None
         if not isinstance(kind, str) or kind in kinds or plugin_path(kind, name) is None:
             return other(value)
-        return head_config(value) if name == "head" else part_config(value, kinds, name, bases[name])
+        plugin = load_plugin(kind, name, bases[name], f"{name}.kind")
+        refuse_unknown_keys(plugin, value)
+        return plugin.from_dict(plugin_values(plugin, value), name)
 
     return WrapValidator(validate)
 

@@ -6,13 +6,15 @@ import difflib
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from ...models.config_base import UNKNOWN_KIND
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from pydantic import ValidationError
-
+PLUGIN = "plugin"  # the type of an error in a section of a plug-in, whose keys our schema does not have
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 
@@ -30,24 +32,56 @@ def recipe_error(
     """A line per problem, with its dotted key and, where it is known, the place it was written."""
     lines: dict[str, str] = {}
     for problem in error.errors(include_url=False):
-        key, names = _locate(problem["loc"], schema)
+        is_plugin = problem["type"] == PLUGIN
+        key, names = _locate(problem["loc"][:-1] if is_plugin else problem["loc"], schema)
+        if is_plugin:
+            key = f"{key}.{problem['loc'][-1]}"
         place = f" ({origins[key]})" if key in origins else ""
         # A value that fits no member of a union is one error, though pydantic reports it once per member.
         lines.setdefault(key, f"{key or 'recipe'}{place}: {_sentence(problem, names)}")
     return RecipeError(title, list(lines.values()))
 
 
+def plugin_error(section: type[BaseModel], error: ValidationError) -> ValidationError:
+    """The errors of a section that a plug-in defines, as errors of the recipe."""
+    names = sorted(section.model_fields)
+    return _plugin_error(
+        (".".join(map(str, each["loc"])), _sentence(each, names)) for each in error.errors(include_url=False)
+    )
+
+
+def refuse_unknown_keys(section: type[Any], values: dict[str, Any]) -> None:
+    """The same for a dataclass, which says which keys it has."""
+    names = sorted(field.name for field in fields(section))
+    if unknown := sorted(set(values) - set(names)):
+        raise _plugin_error((key, _unknown_key(key, names)) for key in unknown)
+
+
+def _plugin_error(problems: Iterable[tuple[str, str]]) -> ValidationError:
+    errors = [
+        InitErrorDetails(type=PydanticCustomError(PLUGIN, "{sentence}", {"sentence": sentence}), loc=(key,), input=None)
+        for key, sentence in problems
+    ]
+    return ValidationError.from_exception_data("plug-in", errors)
+
+
+def _unknown_key(key: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(key, names, n=1)
+    return "unknown key" + (f"; did you mean {near[0]}?" if near else f"; known are {', '.join(names)}")
+
+
 def _sentence(problem: Any, names: list[str]) -> str:
     kind, value = problem["type"], problem["input"]
+    if kind == PLUGIN:
+        return str(problem["ctx"]["sentence"])
     if kind in UNKNOWN:
-        near = difflib.get_close_matches(str(problem["loc"][-1]), names, n=1)
-        return "unknown key" + (f"; did you mean {near[0]}?" if near else f"; known are {', '.join(names)}")
+        return _unknown_key(str(problem["loc"][-1]), names)
     if kind in ("missing", "missing_argument"):
         return "is missing"
     if kind == "union_tag_not_found":
         return "needs a kind"
     if kind == "union_tag_invalid":
-        return f"kind is {problem['ctx']['tag']!r}; known kinds are {problem['ctx']['expected_tags']}"
+        return f"kind is {problem['ctx']['tag']!r}; known kinds are {problem['ctx']['expected_tags']}; {UNKNOWN_KIND}"
     if kind == "string_pattern_mismatch":
         return f"is {value!r}; it should match {problem['ctx']['pattern']}"
     if kind == "value_error":

@@ -39,6 +39,8 @@ DEFAULT_KINDS = {
     name: field.default.kind for name, field in Recipe.model_fields.items() if hasattr(field.default, "kind")
 }
 """Of the sections that need not name theirs: [tokenizer] and [source]."""
+NEED_KIND = ("data", "encoder", "decoder")
+"""Sections that must name it. A part may have some settings of one, for whichever kind a recipe names."""
 _LONG_KEY = re.compile(r"(?<![^\s.=\[\]{}#,])(?:[^\s.=\[\]{}#,]++\s*+\.\s*+){64}")  # PARTS times
 
 
@@ -70,7 +72,7 @@ def merge(values: Settings, top: Settings) -> None:
         below = values.get(key)
         if isinstance(below, dict) and isinstance(value, dict):
             kind = below.get("kind", DEFAULT_KINDS.get(key))
-            if value.get("kind", kind) == kind:
+            if value.get("kind", kind) == kind or (kind is None and key in NEED_KIND):
                 merge(below, value)
                 continue
         values[key] = deepcopy(value)
@@ -124,9 +126,10 @@ def recipe_tasks() -> dict[str, str]:
 def architectures() -> list[str]:
     """The parts that hold all of a system but its corpus, as bases for your own recipes."""
     parts = {name: _resolve(_find(name, Path()), (), itertools.count(1))[0] for name in shipped_parts()}
-    data = tuple(f"-{name}" for name, part in parts.items() if "data" in part)
+    corpora = [name for name, part in parts.items() if "kind" in part.get("data", {})]
+    data = tuple(f"-{name}" for name in corpora)
     whole = (name for name, part in parts.items() if {"encoder", "decoder"} <= set(part) or "head" in part)
-    return sorted(name for name in whole if "data" not in parts[name] and not name.endswith(data))
+    return sorted(name for name in whole if name not in corpora and not name.endswith(data))
 
 
 def load_recipe(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
@@ -187,8 +190,8 @@ def _find(name: str, folder: Path) -> Layer:
         if path.is_dir():
             raise ValueError(f"{path} is a folder; a recipe is a file")
         if not path.is_file():
-            files = [file.name for file in path.parent.glob("*.toml") if not file.is_dir()]
-            raise ValueError(f"there is no recipe file {path}{_suggestion(path.name, files)}")
+            files = [file.stem for file in path.parent.glob("*.toml") if not file.is_dir()]
+            raise ValueError(f"there is no recipe file {path}{_suggestion(path.stem, files, '.toml')}")
         return _read(path.resolve())
     shipped = shipped_recipes() | shipped_parts()
     if name in shipped:
@@ -201,9 +204,10 @@ def _find(name: str, folder: Path) -> Layer:
     )
 
 
-def _suggestion(name: str, names: Iterable[str]) -> str:
+def _suggestion(name: str, names: Iterable[str], suffix: str = "") -> str:
+    """A name like this one. They are compared without the suffix, which would make all of them alike."""
     near = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return f"; did you mean {near[0]}{suffix}?" if near else ""
 
 
 def _read(path: Path) -> Layer:

@@ -20,7 +20,9 @@ def known_or_plugin(part: str, names: tuple[str, ...], base: Callable[[], type[A
         key = "tokenizer.kind" if part == "tokenizer" else part
         if name not in names:
             if plugin_path(name, part) is None:
-                raise ValueError(f"is {name!r}; it should be {', '.join(map(repr, names))}, or a plug-in")
+                raise ValueError(
+                    f"is {name!r}; it should be {', '.join(map(repr, names))}, or a plug-in that is installed"
+                )
             load_plugin(name, part, base(), key)
         return name
 

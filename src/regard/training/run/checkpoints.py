@@ -11,6 +11,7 @@ import torch
 from ...atomic_write import replacing_file
 from ...checksums import sha256
 from ...json_file import DamagedFileError
+from ...models.weight_snapshots import snapshot_file, snapshot_files, snapshot_update
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -32,26 +33,30 @@ class WeightSnapshots:
         self.folder, self.window = folder, window
         self._digests: dict[str, str] = {}  # SHA-256 of the files, by name
 
-    def __len__(self) -> int:
-        return len(self._window())
+    @property
+    def updates(self) -> list[int]:
+        """The updates that the average is over."""
+        return [snapshot_update(file) for file in self._window()]
 
     def take(self, update: int, weights: Weights) -> None:
         """Older ones stay until `forget`: the checkpoints before may still refer to them."""
-        self._write(self.folder / f"update-{update:08d}.safetensors", weights)
+        self._write(snapshot_file(self.folder, "update", update), weights)
 
     def take_best(self, update: int, weights: Weights) -> None:
         """As `take`, of the weights with the best score so far."""
-        self._write(self.folder / f"best-{update:08d}.safetensors", weights)
+        self._write(snapshot_file(self.folder, "best", update), weights)
 
     def digests(self, best: int) -> dict[str, str]:
         """The SHA-256 of what a checkpoint refers to: the window, and the best, which is of update `best`."""
-        files = [*self._window(), *(file for file in self._files("best") if _update(file) == best)]
+        bests = (file for file in snapshot_files(self.folder, "best") if snapshot_update(file) == best)
+        files = [*self._window(), *bests]
         return {file.name: self._digests.setdefault(file.name, sha256(file)) for file in files}
 
     def forget(self, after: int, best: int, needed: Collection[str] = ()) -> None:
         """Remove what a checkpoint of update `after`, with its best at `best`, does not refer to; `needed` stays."""
-        kept = {file.name for file in self._window(after)} | {f"best-{best:08d}.safetensors"} | set(needed)
-        for file in (*self._files("update"), *self._files("best")):
+        kept = {file.name for file in self._window(after)} | set(needed)
+        kept.add(snapshot_file(self.folder, "best", best).name)
+        for file in (*snapshot_files(self.folder, "update"), *snapshot_files(self.folder, "best")):
             if file.name not in kept:
                 file.unlink()
                 self._digests.pop(file.name, None)
@@ -68,14 +73,12 @@ class WeightSnapshots:
         return {n: (t / len(files)).to(kinds[n]) if t.is_floating_point() else t for n, t in total.items()}
 
     def best(self) -> Weights:
-        return _load(self._files("best")[-1])
+        return _load(snapshot_files(self.folder, "best")[-1])
 
     def _window(self, after: int | None = None) -> list[Path]:
         """The last of those taken, up to update `after`."""
-        return [file for file in self._files("update") if after is None or _update(file) <= after][-self.window :]
-
-    def _files(self, kind: str) -> list[Path]:
-        return sorted(self.folder.glob(f"{kind}-*.safetensors"))
+        files = snapshot_files(self.folder, "update")
+        return [file for file in files if after is None or snapshot_update(file) <= after][-self.window :]
 
     def _write(self, path: Path, weights: Weights) -> None:
         from safetensors.torch import save_file
@@ -115,10 +118,6 @@ def on_cpu(weights: Weights) -> Weights:
 def _memory(tensor: Tensor) -> object:
     """Equal for tensors that are the same numbers in memory. Tensors without numbers are all different."""
     return (tensor.data_ptr(), tensor.shape, tensor.stride()) if tensor.numel() else id(tensor)
-
-
-def _update(path: Path) -> int:
-    return int(path.stem.split("-")[1])
 
 
 def size(weights: Weights) -> int:

@@ -48,7 +48,7 @@ class MetricsFile:
             write_bytes(self.path, check_mark(self.path, mark))
             return
         kept = []
-        if self.path.exists():
+        if update and self.path.exists():  # from update 0 everything is measured again, also what is before update 1
             text = self.path.read_bytes().replace(b"\0", b"").decode("utf-8", errors="replace")
             rows = csv.reader(io.StringIO(text, newline=""))
             kept = [row for row in rows if len(row) == len(self.columns) and row[0].isdecimal()]

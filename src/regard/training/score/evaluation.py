@@ -6,9 +6,11 @@ import tomllib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 
 from ...data import EncodedCorpus, PairReader
+from ...data.label_set import UnknownLabelError
 from ..preparation.recipe_corpus import read, running
 from ..run.run_folder import RECIPE, Run
 from ..tasks.task import recipe_task
@@ -23,8 +25,18 @@ if TYPE_CHECKING:
     from ...data.row_readers import Column
     from ...decoding.beam_search import SearchSettings
     from ...decoding.load_model_and_tokenizers import Pretrained
+    from ...models.config_base import TaskName
     from ..tasks.task import Task
     from .translation_evaluation import TranslationEvaluation
+
+ROWS: dict[TaskName, str] = {
+    "translate": "pairs",
+    "write": "text",
+    "classify": "{source}s and labels",
+    "caption": "pictures and captions",
+    "spell": "sounds and spellings",
+}
+"""What a file holds that a task is evaluated on."""
 
 
 @dataclass
@@ -47,15 +59,39 @@ def evaluate_task(
     pairs = [replace(pair, row=row) for row, pair in enumerate(pairs)]
     if not pairs:
         raise ValueError("there are no pairs to evaluate on")
-    encoded = EncodedCorpus.build(pairs, tokenizers)
-    if (widest := int(encoded.widths.max())) > task.recipe.data.longest and task.name != "write":
-        raise ValueError(f"a pair takes {widest} tokens, and the recipe was for {task.recipe.data.longest}: cut it")
+    try:
+        encoded = EncodedCorpus.build(pairs, tokenizers)
+    except UnknownLabelError as error:
+        advice = "correct the label, or remove the row"
+        if pairs[0].target not in tokenizers.target.names:
+            advice += "; if the first line is a header, name the columns with --columns"
+        raise ValueError(f"{error}; {advice}") from None
+    if task.name != "write":  # running text is cut into windows
+        _require_short(encoded, pairs, tokenizers.source.kind, task.recipe.data.longest)
     nll, count = task.loss_sums(model, encoded).tolist()
     answers = task.answers(model, tokenizers, pairs)
     values = task.figures(answers, pairs, nll / count, model, tokenizers)
     search = task.recipe.search.model_dump() if task.searches else {}
     labels = by_label(answers, pairs, tokenizers.target.names) if task.name == "classify" else {}
     return TaskEvaluation(task.name, len(pairs), values, task.amount(encoded), search, labels), answers
+
+
+def _require_short(encoded: EncodedCorpus, pairs: list[Pair], kind: str, longest: int) -> None:
+    """Raise an error that names the first row beyond data.longest; `kind` is that of the source's reader."""
+    too_long = np.flatnonzero(encoded.widths > longest)
+    if not len(too_long):
+        return
+    first = too_long[0]
+    width, row = int(encoded.widths[first]), pairs[int(encoded.rows[first])]
+    if encoded.target_lengths[first] - 1 == width:
+        side = f"the target has {width:,} tokens"
+    else:
+        side = f"the sound has {width:,} frames of 10 ms" if kind == "sound" else f"the text has {width:,} tokens"
+    others = f" ({len(too_long):,} rows are too long)" if len(too_long) > 1 else ""
+    raise ValueError(
+        f"{row.where or f'row {row.row + 1}'}: {side}, and the model was trained on at most {longest:,} "
+        f"(data.longest): shorten it, or remove the row{others}"
+    )
 
 
 def parse_columns(columns: str | None) -> tuple[Column, ...]:
@@ -106,7 +142,14 @@ def pairs_of_run(loaded: Pretrained, split: Literal["test", "valid"]) -> tuple[l
     recipe = Run.open(loaded.run).recipe
     if pairs := list(read(recipe.data, split, recipe.source.kind)):
         return pairs, recipe.data.tokenised
-    raise ValueError(f"there is nothing to evaluate on: the recipe's data.{split} is empty; give a FILE of pairs")
+    other: Literal["test", "valid"] = "valid" if split == "test" else "test"
+    advice = f"give a FILE of {ROWS[loaded.model.task].format(source=recipe.source.kind)}"
+    try:
+        if next(iter(read(recipe.data, other, recipe.source.kind)), None) is not None:
+            advice = f"use --split {other}, or {advice}"
+    except (OSError, ValueError):  # the other split cannot be read: no advice, and not what was asked
+        pass
+    raise ValueError(f"there is nothing to evaluate on: the recipe's data.{split} is empty; {advice}")
 
 
 def evaluate_loaded(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from ...counted_noun import counted
 from ...models.classifier import Classifier
 from .task import Task
 
@@ -33,7 +34,7 @@ class ClassifyTask(Task):
         return model
 
     def amount(self, encoded: EncodedCorpus) -> str:
-        return f"{len(encoded):,} examples"
+        return counted(len(encoded), "example")
 
     def answers(self, model: Any, tokenizers: TokenizerPair, pairs: Sequence[Pair]) -> list[str]:
         from ...decoding.classification import classify

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 
+from ...counted_noun import counted
 from ...data import Batches
 from ...data.batch import UNKNOWN
 from ...models import EncoderDecoder, MultiDecoder
@@ -128,7 +129,7 @@ class Task(ABC):
 
     def amount(self, encoded: EncodedCorpus) -> str:
         """The size of a corpus, in the units of the task."""
-        return f"{len(encoded):,} pairs, {len(encoded.target):,} target tokens"
+        return f"{counted(len(encoded), 'pair')}, {len(encoded.target):,} target tokens"
 
     def shown(self, score: float) -> str:
         if self.measure == "loss":  # as a score it is negative: higher is better

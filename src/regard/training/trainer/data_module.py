@@ -98,6 +98,8 @@ class DataModule(lightning.LightningDataModule):
             if not settings_changed(self.run):
                 return
             self.say("the data changed: it is prepared again, with the vocabulary of the run")
+        else:
+            self.say(f"preparing the data, into {self.run.data}")
         try:
             CorpusPreparation(self.run, self.task, self.say).prepare()
         except BadRowError as error:
@@ -146,6 +148,11 @@ class DataModule(lightning.LightningDataModule):
         self.train = EncodedCorpus.load(self.run.data / "train")
         accumulate = recipe.training.accumulate
         self.updates = UpdateBatches(self.task, self.train, accumulate=accumulate, seed=recipe.seed, **places)
+        if recipe.base_task != "write" and self.updates.epoch_length == 1:
+            self.say(
+                f"every update is an epoch: training.tokens = {recipe.training.tokens:,} has room for all "
+                f"{len(self.train):,} pairs"
+            )
 
     def train_dataloader(self) -> DataLoader[list[Batch]]:
         """Endless, from the next update on; `max_steps` ends the training."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def save_final_model(fitting: TrainingModule, trainer: lightning.Trainer) -> None:
     """Keep the average of the last checkpoints, or the best single one, whichever scores higher on validation.
 
+    An average of one checkpoint is that checkpoint: it has been validated, and is not validated again.
     Every process takes part: each evaluates a share, and a model of one's own has the kept weights on all of them.
     """
     run, standing, corpora, task = fitting.run, fitting.standing, fitting.corpora, fitting.task
@@ -28,9 +29,14 @@ def save_final_model(fitting: TrainingModule, trainer: lightning.Trainer) -> Non
         model = model.to(next(fitting.model.parameters()).dtype)
     model = model.to(device).eval()
     model.load_state_dict(fitting.snapshots.average())
-    _, averaged = validate(task, corpora, model, trainer.global_rank, trainer.world_size)
-    count = len(fitting.snapshots)
-    kept = f"the average of the last {count} checkpoints" if count > 1 else "the last checkpoint"
+    updates = fitting.snapshots.updates
+    kept = f"the average of the last {len(updates)} checkpoints" if len(updates) > 1 else "the last checkpoint"
+    if updates == [standing.last_update]:
+        averaged, scores = standing.last, f"last: {task.shown(standing.last)}; best: {task.shown(standing.best)}"
+    else:
+        fitting.bar.say(f"validating {kept} …")
+        _, averaged = validate(task, corpora, model, trainer.global_rank, trainer.world_size)
+        scores = f"averaged: {task.shown(averaged)}; best single: {task.shown(standing.best)}"
     if averaged < standing.best:
         model.load_state_dict(fitting.snapshots.best())
         kept = f"the checkpoint of update {standing.best_update:,}"
@@ -42,6 +48,5 @@ def save_final_model(fitting: TrainingModule, trainer: lightning.Trainer) -> Non
     with replacing_folder(run.model) as unfinished:
         model.save_pretrained(unfinished, card=task.model_card(kept, best, Provenance(run.folder).card()))
         corpora.tokenizers.save(unfinished)
-    fitting.bar.say(
-        f"averaged: {task.shown(averaged)}; best single: {task.shown(standing.best)}. Kept {kept}, in {run.model}"
-    )
+    fitting.signals.ignore()
+    fitting.bar.say(f"{scores}. Kept {kept}, in {run.model}")

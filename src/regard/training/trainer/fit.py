@@ -7,6 +7,7 @@ from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, Any
 
 from ...atomic_write import make_folder, remove_unfinished
+from ...process_group_exit import leave_groups_at_exit
 from ..distributed.process_launch import (
     batch_remark,
     check_processes,
@@ -179,14 +180,18 @@ def _fit(run: Run, parts: RunParts, *, first: bool, resume: bool, changed: dict[
         bar.say(f"{folder} has no checkpoint yet: training begins anew")
     last, fitting.resumed = (None, None) if checkpoint is None else checkpoint
     fitting.starts = last is None
+    leave_groups_at_exit()
     join_restarted_group(accelerator(recipe.training))
     trainer = make_trainer(run)
     log_recipe(trainer.loggers, recipe)
     try:
         with lost_process_errors(trainer, folder):
             trainer.fit(fitting, datamodule=corpora, ckpt_path=last, weights_only=True)
-        if fitting.interrupted:
-            raise SystemExit(128 + (fitting.signals.received or SIGTERM))  # SIGTERM where another process got it
+            if fitting.interrupted:
+                raise SystemExit(128 + (fitting.signals.received or SIGTERM))  # SIGTERM where another process got it
+            bar.stop()
+            fitting.signals.end_at_once()  # all updates are saved; what follows is done again by --resume
+            save_final_model(fitting, trainer)
     except SystemExit as left:
         # Lightning raises 0 or 1 after a signal before the first update; we raise what the shell expects.
         code = left.code if isinstance(left.code, int) and left.code > 128 else 128 + SIGINT
@@ -197,8 +202,6 @@ def _fit(run: Run, parts: RunParts, *, first: bool, resume: bool, changed: dict[
     finally:
         fitting.signals.restore()
         bar.stop()
-    with lost_process_errors(trainer, folder):
-        save_final_model(fitting, trainer)
 
 
 def _remarks(recipe: Recipe) -> Iterator[str]:

@@ -14,10 +14,11 @@ SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if
 """Ctrl-C; the end of a job; and what Slurm sends before pre-emption (`#SBATCH --signal=USR1@120`). Windows has two."""
 
 
-def ignore_signals(worker: int) -> None:
-    """`worker_init_fn` of a DataLoader: a signal to the whole process group must not end its workers.
+def ignore_signals(worker: int = 0) -> None:
+    """For a process that ends by itself: one whose work is done, or a worker of a DataLoader (`worker_init_fn`).
 
-    The main process needs them to finish the update. They end with it: PyTorch's workers check that it is there.
+    A signal to the whole process group must not end the workers: the main process needs them to finish the update.
+    They end with it: PyTorch's workers check that it is there.
     """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -26,13 +27,15 @@ def ignore_signals(worker: int) -> None:
 class InterruptSignals:
     """`received` is the first signal that came while they were installed; a second one ends the process at once.
 
-    `restore` brings back the handlers from before this object was made, and so from before Lightning's.
+    After `end_at_once` the first one does too, and after `ignore` none. `restore` brings back the handlers from before
+    this object was made, and so from before Lightning's.
     """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self._previous: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in SIGNALS}
         self._process = 0
+        self._at_once = False
 
     def install(self) -> None:
         """Python runs handlers in the main thread only; in another thread nothing is installed."""
@@ -41,6 +44,18 @@ class InterruptSignals:
             for number in SIGNALS:
                 signal.signal(number, self._receive)
 
+    def end_at_once(self) -> None:
+        """From here on nothing is left to be finished: a signal ends the process, also one that came before."""
+        self._at_once = True
+        self.install()  # again: Lightning has put back the handler of SIGTERM
+        if self.received is not None:
+            raise SystemExit(128 + self.received)
+
+    def ignore(self) -> None:
+        """All is done, and the process ends by itself."""
+        if self._process == os.getpid():
+            ignore_signals()
+
     def restore(self) -> None:
         if self._process == os.getpid():
             for number, handler in self._previous.items():
@@ -48,6 +63,6 @@ class InterruptSignals:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         # A forked process inherits the handler and has nothing to save.
-        if self.received is not None or os.getpid() != self._process:
+        if self._at_once or self.received is not None or os.getpid() != self._process:
             raise SystemExit(128 + number)
         self.received = signal.Signals(number)

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...atomic_write import replacing_file
 from ...models import EncoderDecoder
+from ...models.pretrained_model import PretrainedModel
 from ..distributed.model_shards import is_sharded, local_tensors
 from ..distributed.sharded_checkpoint import remove_shards
 from ..distributed.sharded_strategy import ShardedStrategy
@@ -98,6 +99,8 @@ class TrainingModule(lightning.LightningModule):
         weights_size = size(self.model.state_dict())
         # Three checkpoints of weights and both moments, while one is written; their snapshots; three best; the model.
         self.run.require(weights_size * (3 * 3 + self.settings.average + 2 + 3 + 1))
+        if self.global_rank == 0 and isinstance(self.model, PretrainedModel):
+            self.model.save_config(self.run.checkpoints)  # with it, snapshots can be loaded before the run is finished
 
     def on_train_start(self) -> None:
         update = self.trainer.global_step
@@ -121,8 +124,10 @@ class TrainingModule(lightning.LightningModule):
             now = rate(self.settings, update + 1, self.standing.cuts)
             self.bar.say(f"resuming after update {update:,} of {self.settings.updates:,}, at a rate of {now:.2g}")
         self.bar.start(update, self.settings.updates)
-        self._since = time.perf_counter()
         self.signals.install()  # instead of Lightning's handlers, which stop without saving
+        if self.starts and self.settings.init and not self.settings.init_parts:  # otherwise parts of it are random
+            self._validate_init()
+        self._since = time.perf_counter()
         if self._patience_is_over():  # killed between the last validation and the end
             self.trainer.should_stop = True
 
@@ -192,6 +197,8 @@ class TrainingModule(lightning.LightningModule):
         elif update % settings.validate_every == 0 or update % settings.save_every == 0:
             assert self._sums is not None
             self._require_finite(update, float(self._sums[1]))
+        if self._sums is not None and self.bar.is_due:
+            self._show(update, self._sums)
         if update % settings.validate_every == 0 or last:
             self._validate(update)
         if update % settings.save_every == 0 or last or self._patience_is_over():
@@ -229,8 +236,15 @@ class TrainingModule(lightning.LightningModule):
         self._since = now
         self._record(line)
         self._require_finite(update, total)
-        speed = f"{line['tokens_per_second']:,} tokens/s"
-        self.bar.move(update, f"loss {line['loss']:.3f}  {speed}  {self._figures}")
+        self._move_bar(update, line["loss"], line["tokens_per_second"])
+
+    def _show(self, update: int, sums: Tensor) -> None:
+        """The loss since the last line of metrics, between two of them: updates may be slow."""
+        tokens, total, _ = sums.tolist()
+        self._move_bar(update, total / tokens, tokens / (time.perf_counter() - self._since))
+
+    def _move_bar(self, update: int, loss: float, speed: float) -> None:
+        self.bar.move(update, f"loss {loss:.3f}  {speed:,.0f} tokens/s  {self._figures}")
 
     def _require_finite(self, update: int, total: float) -> None:
         """Before anything is saved. `total` is summed over all processes, so all of them stop here."""
@@ -249,8 +263,20 @@ class TrainingModule(lightning.LightningModule):
     # Validation
 
     def _validate(self, update: int) -> None:
-        """The loss and the task's score; every process evaluates a share and gets the result."""
         began = time.perf_counter()
+        score = self._measure(update)
+        self._judge(update, score)
+        self._figures = f"{self.task.shown(score)}, best {self.task.shown(self.standing.best)}"
+        self._since += time.perf_counter() - began
+
+    def _validate_init(self) -> None:
+        """What `training.init` brings, to compare with; not judged, since no snapshot could be kept as the best."""
+        chance = rng_state()  # the first update is the same as without this
+        self._measure(0)
+        restore_rng_state(chance)
+
+    def _measure(self, update: int) -> float:
+        """Record the loss and the task's score; every process evaluates a share and gets the result."""
         self.bar.move(update, "validating …")
         self.model.eval()
         with torch.no_grad(), self.training_model.averaged():
@@ -258,12 +284,9 @@ class TrainingModule(lightning.LightningModule):
             nll, score = validate(self.task, self.corpora, whole, self.global_rank, self.trainer.world_size)
         self.model.train()
         self._record({"update": update, "valid_nll": nll, self.task.column: abs(score)})
-        self._judge(update, score)
-        shown = self.task.shown(score)
-        self._figures = f"{shown}, best {self.task.shown(self.standing.best)}"
         loss = "" if self.task.measure == "loss" else f"loss {nll:.3f}, "  # the score of a language model is its loss
-        self.bar.say(f"update {update:,}: validation {loss}{shown}")
-        self._since += time.perf_counter() - began
+        self.bar.say(f"update {update:,}: validation {loss}{self.task.shown(score)}")
+        return score
 
     def _judge(self, update: int, score: float) -> None:
         if self.standing.add(update, score, self.settings):
@@ -316,7 +339,8 @@ class TrainingModule(lightning.LightningModule):
         self.standing = ValidationState(**state["standing"])
         if changed := Provenance(self.run.folder).changed_since(checkpoint["global_step"]):
             # Patience begins anew, and scores on other data cannot be compared with those so far.
-            self.standing.poor = self.standing.since_cut = 0
+            # The last score is looked up at the end, and another search may have another one.
+            self.standing.poor = self.standing.since_cut = self.standing.last_update = 0
             if any(key.startswith("data.") for key in changed):
                 self.standing.best, self.standing.best_update = -math.inf, 0
         self._chance = state["chance"]

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-QUIET = 30.0  # seconds between lines where the output is no terminal
+QUIET = 10.0  # seconds between lines where the output is no terminal
 
 
 class ProgressBar:
@@ -41,8 +41,13 @@ class ProgressBar:
     def move(self, done: int, figures: str) -> None:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, figures=figures)
-        elif time.monotonic() - self._said >= QUIET:
+        elif self.is_due:
             self.say(f"update {done:,} of {self._updates:,}: {figures.strip()}")
+
+    @property
+    def is_due(self) -> bool:
+        """Whether `move` would print a line; always False in a terminal, which has the bar."""
+        return self.shown and self._bar is None and time.monotonic() - self._said >= QUIET
 
     def stop(self) -> None:
         if self._bar is not None:

@@ -26,9 +26,12 @@ class ValidationState:
     poor: int = 0  # validations since the best one
     cuts: int = 0  # how often schedule = "plateau" has cut the rate
     since_cut: int = 0  # validations without a better score since the last cut
+    last: float = -math.inf  # score
+    last_update: int = 0
 
     def add(self, update: int, score: float, settings: TrainingSection) -> bool:
         """Count a result; whether it is the best so far."""
+        self.last, self.last_update = score, update
         if score > self.best:
             self.best, self.best_update, self.poor, self.since_cut = score, update, 0, 0
             return True

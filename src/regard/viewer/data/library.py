@@ -107,13 +107,15 @@ def _shipped_model(name: str) -> ModelEntry:
 
 def model_at(place: str) -> ModelEntry:
     """The entry of a run folder, a model folder, or a model's name."""
-    from ...decoding.load_model_and_tokenizers import is_own_config
+    from ...decoding.load_model_and_tokenizers import best_snapshot, is_own_config
 
     known = next((model for model in installed_models() if model.name == place), None)
     if known is not None:
         return known
     name = Path(place).name if Path(place).is_dir() else place
     folder = next((x for x in (Path(place) / "model", Path(place)) if (x / "config.json").is_file()), None)
+    if folder is None and (snapshot := best_snapshot(Path(place))) is not None:
+        folder = snapshot.parent
     if folder is None and Path(place).is_dir():
         raise ValueError(f"{place} is neither a trace nor a model: it has no trace.json and no config.json")
     if folder is None or not is_own_config(folder / "config.json"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -116,8 +116,20 @@ async def _server_error(request: Request, error: Exception) -> Response:
 
 async def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    problems = []
-    for problem in error.errors()[:5]:
-        field = ".".join(str(x) for x in problem["loc"][1:]) or "the request"
-        problems.append(f"{field}: {re.sub(r'^Value error, ', '', problem['msg'])}")
+    problems = [_problem(problem, request) for problem in error.errors()[:5]]
     return json_response({"error": "; ".join(problems)}, request, 422)
+
+
+def _problem(problem: dict[str, Any], request: Request) -> str:
+    """What is wrong with a field, or with the body as a whole."""
+    place = problem["loc"]
+    if problem["type"] == "json_invalid":  # its place is the character
+        return f"the body is not JSON: {problem['ctx']['error']} (character {int(place[-1]) + 1})"
+    if place == ("body",) and isinstance(problem.get("input"), bytes):  # FastAPI parses what is declared as JSON
+        kind = request.headers.get("content-type")
+        given = f"is declared as {kind:.80}" if kind else "has no Content-Type"
+        return f"the body {given}; send Content-Type: application/json"
+    if place == ("body",) and problem["type"] == "missing":
+        return "the request has no body; send JSON"
+    field = ".".join(str(x) for x in place[1:]) or "the request"
+    return f"{field}: {re.sub(r'^Value error, ', '', problem['msg'])}"

@@ -68,6 +68,7 @@ class Guard:
     """`hosts` are the allowed names in Host headers (empty: any); with a `token`, every request must carry it.
 
     `open_paths` need no token; `command` is what printed the address; `body_limit` are the bytes allowed to a path.
+    Without a `page` there is no address to open in a browser: a refused client is told which header to send.
 
     Browsers send the cookies of one port to every other port of a machine, so `port` is part of their names.
     """
@@ -80,11 +81,13 @@ class Guard:
         port: int = 0,
         *,
         command: str = "regard view",
+        page: bool = True,
         open_paths: frozenset[str] = frozenset(),
         body_limit: Callable[[str], int] | None = None,
     ) -> None:
         self.app, self.hosts, self.token = app, hosts, token
-        self.command, self.open_paths, self.body_limit = command, open_paths, body_limit or _body_limit
+        self.command, self.page = command, page
+        self.open_paths, self.body_limit = open_paths, body_limit or _body_limit
         self.drain = BodyDrain(limits.DRAIN, limits.DRAIN_SECONDS, limits.DRAINS)
         self.stranger_drain = BodyDrain(limits.STRANGER_DRAIN, limits.STRANGER_DRAIN_SECONDS, limits.STRANGER_DRAINS)
         self.token_cookie, self.session_cookie = f"regard-token-{port}", f"regard-session-{port}"
@@ -103,7 +106,9 @@ class Guard:
             more: dict[str, str] = {}
             if headers.get("expect", "").lower() != "100-continue":  # else the client waits before it sends the body
                 more = {} if await drain.read(receive) else {"Connection": "close"}
-            if status == 401 and scope["path"] == "/" and "text/html" in headers.get("accept", ""):
+            if status == 401 and not self.page:
+                more["WWW-Authenticate"] = "Bearer"
+            if status == 401 and self.page and scope["path"] == "/" and "text/html" in headers.get("accept", ""):
                 await _respond_page(send, status, NO_TOKEN.format(command=html.escape(self.command)), more)
             else:
                 await _respond(send, status, reason, more)
@@ -124,7 +129,8 @@ class Guard:
         host = headers.get("host", "")
         name = HOST.fullmatch(host.lower())
         if name is None or (self.hosts and name[1] not in self.hosts):
-            return 421, f"this server is not called {host!r:.80}; open the address that {self.command} printed"
+            verb = "open" if self.page else "use"
+            return 421, f"this server is not called {host!r:.80}; {verb} the address that {self.command} printed"
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none") and not _opens_page(
             scope, headers
         ):
@@ -134,7 +140,10 @@ class Guard:
             return 403, f"requests from the origin {origin} are refused; this server is {host}"
         secret = self.token is not None and scope["path"] not in self.open_paths
         if secret and not self._has_token(scope, headers, cookies):
-            return 401, f"the token is missing or wrong; open the whole address that {self.command} printed"
+            advice = f"open the whole address that {self.command} printed"
+            if not self.page:
+                advice = f"send the header Authorization: Bearer TOKEN, with the token of {self.command}"
+            return 401, f"the token is missing or wrong; {advice}"
         size = headers.get("content-length", "0")
         limit = self.body_limit(scope["path"])
         if not size.isdigit() or int(size) > limit:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from regard import load_trace, note, watch
 from regard.attention.tensor_versions import ChangedInPlaceError
 from regard.seeing.capture.call_inputs_and_output import Record
-from regard.seeing.capture.recording import call_recorder
+from regard.seeing.capture.recording import module_outputs
 from regard.seeing.capture.recording.captured_call import CapturedCall, CapturedSteps
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def test_a_module_that_runs_alone_is_examined_after_some_calls(way: str) -> None
         for _ in range(6):  # of two calls each
             model(*inputs(5))
     whole = [isinstance(x, CapturedSteps) and x.calls[0].out_version == 0 for x in seen._recorder._pending]
-    count = call_recorder.NEW_OUTPUTS + 1
+    count = module_outputs.NEW_OUTPUTS + 1
     assert whole == [False] * count + [way == "unchanged"] * (12 - count)
     assert seen.faithful
 
@@ -226,7 +226,7 @@ def test_a_module_that_runs_alone_is_examined_after_some_calls(way: str) -> None
 def test_outputs_beyond_the_limit_are_not_held_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.ModuleList([Kernel() for _ in range(3)])
     (q, k, v), size = inputs(200), 200 * 2 * 4 * 4
-    monkeypatch.setattr(call_recorder, "WHOLE_OUTPUTS", 2 * size)
+    monkeypatch.setattr(module_outputs, "WHOLE_OUTPUTS", 2 * size)
     for _ in range(2):
         with torch.no_grad(), watch(model) as seen:
             for layer in model:

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from .. import call_routing
 from ..attention_call import Call
-from ..call_inputs_and_output import placed, some_rows, tensors_of, with_some_rows
+from ..call_inputs_and_output import placed, tensors_of, with_some_rows
 from ..computed_weights import IN_ITS_OWN_CODE
 from ..module_depth import ModuleDepths, is_distributed
 from ..tensor_storage import TensorStorage, format_bytes
 from . import key_growth
-from .call_log import CAPTURED, MODULE, PREVIOUS, WHOLE_OUTPUTS, CallLog, Q
+from .call_log import CAPTURED, MODULE, PREVIOUS, CallLog, Q
 from .captured_call import CapturedCall, CapturedSteps
+from .module_outputs import ModuleOutputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from .call_log import LoggedCall
     from .key_growth import KeyGrowth
 
-NEW_OUTPUTS = 8
-"""A module that calls attention this often before another one does is examined after these calls."""
 LONG_MASKS = 1 << 26
 """Masks of more bytes than this, all together, are shortened when the watch closes; others when somebody asks."""
 
@@ -70,22 +69,18 @@ class CallRecorder:
         self.storage = TensorStorage(None, None) if storage is None else storage
         self._at_once = self.storage.copies or gradients or not self.storage.values
         self._names = {} if names is None else names
-        self._known = known
-        self._loggable: dict[str, int] = {}  # modules that are known once they have left their output unchanged
         can_log = known is not None and not self._at_once and self.storage.limit is None
         self.log = CallLog(known) if can_log and known is not None else None
         """Where calls of known modules go while the model runs, before all that is pending."""
-        self._fixed_outputs = {} if fixed_outputs is None else fixed_outputs
-        self._new_outputs: list[tuple[Tensor, int, CapturedCall]] = []  # of one module, which ran for the first time
-        self._new_name = ""
-        self._output_bytes = 0
+        fixed = {} if fixed_outputs is None else fixed_outputs
+        self._open: dict[str, CapturedSteps] = {}  # the pending steps of each module that may continue
+        self.outputs = ModuleOutputs(fixed, self._names, known, self.log, self._open)
         self.depths = ModuleDepths([]) if depths is None else depths
         self.calls: list[Call] = []
         self.missed: list[str] = []
         self.advice = ""
         self._lock = threading.RLock()
         self._pending: list[CapturedSteps | DeferredCall] = []
-        self._open: dict[str, CapturedSteps] = {}  # the pending steps of each module that may continue
         self._last_calls: dict[str, Call] = {}  # those of modules whose calls are settled
         self._last_written: tuple[str, int, Call, Call | None] | None = None
         self._pass: dict[str, bool] = {}  # the modules of this forward pass, and whether each continued its call
@@ -100,10 +95,10 @@ class CallRecorder:
         """Add a call, or append it to the last call of the same module if it is the next step of a generation."""
         with self._lock:
             growth = key_growth.take()
-            if self._new_outputs and self.log is not None and self.log.entries:
-                self._check_outputs()  # others have run since
+            if self.log is not None and self.log.entries:
+                self.outputs.check()  # others have run since
             self._read_log()
-            self._keep_output(name, call)
+            self.outputs.keep(name, call)
             self._add_call(name, call, ablated, output, growth=growth)
 
     def _add_call(
@@ -148,62 +143,6 @@ class CallRecorder:
                 self._add_call(name, call, grown_from=None if previous is None else previous[CAPTURED])
             except Exception as error:  # an error of ours must not stop the model
                 self.add_missed(name, call_routing.failure(error, entry[Q]))
-
-    def learn(self, number: int) -> None:
-        """A call of the module of this id went a way that can be logged: log them once its output is fixed."""
-        name = self._names.get(number)
-        if self.log is None or name is None:
-            return
-        if number in self.log.last or self._fixed_outputs.get(name):
-            self._add_known(name, number)
-        else:
-            self._loggable[name] = number
-
-    def _forget_known(self, name: str) -> None:
-        """Log no more calls of a module that changes its output."""
-        for number in [number for number, other in self._names.items() if other == name]:
-            for known in (self._known, None if self.log is None else self.log.last):
-                if known is not None:
-                    known.pop(number, None)
-
-    def _add_known(self, name: str, number: int) -> None:
-        """Log the next calls of a module. The last one was captured, and may be continued by the next."""
-        if self.log is not None and self._known is not None:
-            steps = self._open.get(name)
-            self._known[number] = None
-            self.log.last[number] = None if steps is None else steps.calls[-1].logged(number)
-
-    def _keep_output(self, name: str, call: CapturedCall) -> None:
-        """Copy some rows of the output, unless the module left its outputs unchanged before."""
-        if self._new_outputs and self._new_name != name:
-            self._check_outputs()
-        if call.out_version is not None:  # not an inference tensor
-            if self._fixed_outputs.get(name) and self._output_bytes < WHOLE_OUTPUTS:
-                self._output_bytes += call.out.nbytes
-                return
-            if len(self._new_outputs) == NEW_OUTPUTS:
-                self._check_outputs()
-            elif name not in self._fixed_outputs:
-                self._new_outputs.append((call.out, call.out_version, call))
-                self._new_name = name
-        call.copy_rows()
-
-    def _check_outputs(self) -> None:
-        """After a module ran for the first time: whether its outputs are still as they were."""
-        new, self._new_outputs = self._new_outputs, []
-        fixed = True
-        if new[0][0].is_cuda and torch.cuda.is_current_stream_capturing():
-            return  # a comparison waits for the GPU, and would end the capture; the next run is examined
-        try:
-            with torch.no_grad(), call_routing.suspend_reports():
-                for out, version, call in new:
-                    fixed = fixed and out._version == version and torch.equal(some_rows(out)[1], call.out)
-        except Exception:  # a tensor without values: meta, fake
-            fixed = False
-        self._fixed_outputs[self._new_name] = fixed
-        number = self._loggable.pop(self._new_name, None)
-        if fixed and number is not None:
-            self._add_known(self._new_name, number)
 
     def _append_captured(self, name: str, last: CapturedSteps, call: CapturedCall, grown: bool) -> bool | None:
         """Whether the call was appended to the last of its module; None if its record has to be compared."""
@@ -264,8 +203,7 @@ class CallRecorder:
     def close(self, advise: Callable[[], str]) -> None:
         """At the end of the watch. `advise` says what to do if there was no call."""
         self._advise = advise
-        if self._new_outputs:
-            self._check_outputs()
+        self.outputs.check()
         if self.log is not None:
             self.log.close()
             if self.log.mask_bytes >= LONG_MASKS or is_distributed():
@@ -307,8 +245,7 @@ class CallRecorder:
         k, v = entry.keys_and_values()
         (_, first), *later = entry.records(k, v)
         if first.out_changed or any(record.out_changed for _, record in later):
-            self._fixed_outputs[entry.name] = False  # the next watch copies rows
-            self._forget_known(entry.name)
+            self.outputs.add_changed(entry.name)
         if self._joins(entry.name, first, entry.calls[0].address, entry.ablated):
             for _, record in later:
                 self._append_step(entry.name, self._last_calls[entry.name], record)
