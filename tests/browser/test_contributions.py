@@ -11,7 +11,7 @@ from regard.viewer.data.contribution_run import Target, contribution_run, trace_
 from regard.viewer.data.library import Library, installed_models
 from regard.viewer.data.trace_view import TraceView
 from regard.viewer.http.server import serving
-from tests.support.browser_page import drawn, look
+from tests.support.browser_page import drawn, look, on_model_worker
 from tests.support.viewer_client import seen_of
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
+    from regard.viewer.data.contribution_run import ContributionRun
     from regard.viewer.http.server import Server
 
 
@@ -41,6 +42,12 @@ def _trace(library: Library) -> TraceView:
     return next(trace for trace in library.traces.values() if trace.made is not None)
 
 
+def _run(server: Server, library: Library, position: int = -1, target: Target | None = None) -> ContributionRun:
+    """What the library computes for the trace."""
+    trace = _trace(library)
+    return on_model_worker(server, lambda: contribution_run(trace, trace_answers(library, trace, position), target))
+
+
 def test_heads_switch_to_contributions_and_compare_two_answers(page: Page, live: Server, writers: Library) -> None:
     trace = _trace(writers)
     look(page, live, "drawn.links.length", view="heads", trace=trace.id, call="3", pins=["q8"])
@@ -48,7 +55,7 @@ def test_heads_switch_to_contributions_and_compare_two_answers(page: Page, live:
     found = drawn(page, "drawn.toward && drawn.links.length")
     toward = found["toward"]
     assert toward["answer"] == toward["answers"][0]["id"]
-    run = contribution_run(trace, trace_answers(writers, trace, -1))
+    run = _run(live, writers)
     dense = run.calls[3].contributions.dense()
     assert {link["query"] for link in found["links"]} == {8}
     for link in found["links"]:
@@ -62,9 +69,7 @@ def test_heads_switch_to_contributions_and_compare_two_answers(page: Page, live:
     other = toward["answers"][2]["id"]
     page.get_by_label("rather than").select_option(str(other))
     found = drawn(page, f"drawn.toward?.minus === {other} && drawn.links.length")
-    run = contribution_run(
-        trace, trace_answers(writers, trace, -1), Target(toward["position"], toward["answer"], other)
-    )
+    run = _run(live, writers, target=Target(toward["position"], toward["answer"], other))
     assert found["toward"]["value"] == pytest.approx(run.value, abs=1e-4)
     page.get_by_role("button", name="Looks at").click()
     assert all(link["weight"] > 0 for link in drawn(page, "!drawn.toward && drawn.links.length")["links"])
@@ -73,7 +78,7 @@ def test_heads_switch_to_contributions_and_compare_two_answers(page: Page, live:
 def test_map_and_generation_show_the_same_numbers(page: Page, live: Server, writers: Library) -> None:
     trace = _trace(writers)
     look(page, live, "drawn.toward && !drawn.pending", view="map", trace=trace.id, call="3", head=1, toward={})
-    run = contribution_run(trace, trace_answers(writers, trace, -1))
+    run = _run(live, writers)
     dense = run.calls[3].contributions.dense()
     values = [page.evaluate(f"regard.drawn().cell({i}, {j}).value") for i, j in ((14, 13), (9, 2), (14, 0))]
     expected = [float(dense[1, i, j]) for i, j in ((14, 13), (9, 2), (14, 0))]
@@ -82,7 +87,7 @@ def test_map_and_generation_show_the_same_numbers(page: Page, live: Server, writ
     found = look(page, live, "drawn.toward && drawn.weights", **state)
     row = found["written"][2]["row"]
     assert found["toward"]["position"] == row
-    run = contribution_run(trace, trace_answers(writers, trace, row))
+    run = _run(live, writers, row)
     expected_row = run.calls[3].contributions.dense()[:, row].sum(0)
     torch.testing.assert_close(torch.tensor(found["weights"]), expected_row, atol=1e-5, rtol=1e-4)
 
@@ -96,7 +101,7 @@ def test_the_table_of_effects_opens_a_head_on_a_phone(page: Page, live: Server, 
     measured = [head for head in found["heads"] if head["change"] is not None]
     assert len(found["heads"]) == 20
     assert len(measured) == 12
-    run = contribution_run(trace, trace_answers(writers, trace, -1))
+    run = _run(live, writers)
     for head in found["heads"]:
         assert head["estimate"] == pytest.approx(-run.calls[int(head["call"])].totals[head["head"]], abs=1e-4)
     page.get_by_role("button", name="Silence the other 8 heads").click()

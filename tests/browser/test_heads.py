@@ -15,7 +15,7 @@ from regard.seeing.alignment.word_level_weights import word_weights
 from regard.viewer.data.token_labels import TokenLabels
 from regard.viewer.data.trace_view import TraceView
 from tests.browser.conftest import PAIR
-from tests.support.browser_page import drawn, look, settle
+from tests.support.browser_page import drawn, look, on_model_worker, settle
 from tests.support.heads_page import CALL, HALF, READY, same, weights
 
 if TYPE_CHECKING:
@@ -217,7 +217,9 @@ def test_loading_says_so(page: Page, server: Server, trace: str) -> None:
 
 
 def test_words(page: Page, server: Server, library: Library) -> None:
-    shown = library.read("minilm", "Nothing unremarkable happened; the grasshoppers philosophized.")
+    shown = on_model_worker(
+        server, lambda: library.read("minilm", "Nothing unremarkable happened; the grasshoppers philosophized.")
+    )
     assert shown.text is not None
     w, words = word_weights(weights(shown.seen), shown.text)
     assert len(words) < len(shown.text.tokens) - 3
@@ -232,7 +234,7 @@ def test_words(page: Page, server: Server, library: Library) -> None:
 
 
 def test_parts_of_a_pair(page: Page, server: Server, library: Library) -> None:
-    pair = library.read("minilm", *PAIR)
+    pair = on_model_worker(server, lambda: library.read("minilm", *PAIR))
     assert pair.text is not None
     assert pair.text.segments is not None
     sides = pair.text.segments.tolist()
@@ -376,7 +378,7 @@ def test_long_texts(page: Page, server: Server, library: Library) -> None:
 
 
 def test_pins_are_tokens_also_between_words(page: Page, server: Server, library: Library) -> None:
-    shown = library.read("minilm", "Unremarkable grasshoppers philosophized.")
+    shown = on_model_worker(server, lambda: library.read("minilm", "Unremarkable grasshoppers philosophized."))
     assert shown.text is not None
     tokens = shown.text.tokens
     last = max(at for at, token in enumerate(tokens) if token.startswith("##"))  # the end of the third word

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
-from tests.support.browser_page import drawn, look, settle
+from tests.support.browser_page import drawn, look, on_model_worker, settle
 from tests.support.viewer_client import seen_of
 
 if TYPE_CHECKING:
@@ -267,7 +267,9 @@ def test_another_trace_is_compared_by_the_same_text(page: Page) -> None:
 
 def test_a_word_is_found_and_a_mask_is_said(page: Page, server: Server, library: Library) -> None:
     """Enter goes from one occurrence to the next; a cell that the mask closes says so."""
-    trace = library.read("shakespeare-transformer", "to be or not to be", generate=0).id
+    trace = on_model_worker(
+        server, lambda: library.read("shakespeare-transformer", "to be or not to be", generate=0)
+    ).id
     look(page, server, "drawn.pending === 0", view="map", trace=trace, call="2", head=1)
     finder = page.get_by_label("Find a word")
     for place in (3, 16, 3):  # the letters b, and from the start again

@@ -13,7 +13,7 @@ from torch import nn
 from regard import watch
 from regard.seeing.analysis import Patterns
 from regard.viewer.data.trace_view import TraceView
-from tests.support.browser_page import drawn, look
+from tests.support.browser_page import drawn, look, on_model_worker
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -138,7 +138,7 @@ def test_sorting_and_choosing(page: Page, server: Server, minilm: Seen, trace: s
 
 def test_mean_instead_of_largest(page: Page, server: Server, library: Library) -> None:
     text = "The harbour was quiet and the ships lay still while " * 5
-    long = library.read("minilm", text)
+    long = on_model_worker(server, lambda: library.read("minilm", text))
     look(page, server, READY, view="model", trace=long.id)
     page.get_by_role("button", name="Mean").click()
     page.wait_for_function("() => document.querySelector('.plain .small').textContent.includes('the mean weight')")

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.support.browser_page import drawn, link, look
+from tests.support.browser_page import drawn, link, look, on_model_worker
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -120,7 +120,9 @@ def test_another_trace_and_a_new_one(page: Page, server: Server, library: Librar
 def test_the_model_of_a_trace_is_in_view_and_its_text_on_one_line(
     page: Page, server: Server, library: Library, trace: str, width: int
 ) -> None:
-    made = library.read("shakespeare-transformer", "My lord,\nthe night is", generate=4)
+    made = on_model_worker(
+        server, lambda: library.read("shakespeare-transformer", "My lord,\nthe night is", generate=4)
+    )
     page.set_viewport_size({"width": width, "height": 800})
     look(page, server, "drawn.links.length", view="heads", trace=made.id)
     sides = """(chip) => [chip, chip.parentElement].flatMap((one) => {

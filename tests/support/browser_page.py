@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from playwright.sync_api import Page
 
     from regard.viewer.http.server import Server
+
+T = TypeVar("T")
+
+
+def on_model_worker(server: Server, function: Callable[[], T]) -> T:
+    """What a function returns that runs a model, between the requests of a page.
+
+    A page may ask for runs of the same model at any moment. A watch records calls from threads without a watch of their
+    own too, so a run beside such a request would have both calls.
+    """
+    result: T = server.app.state.jobs.models.submit(function).result()
+    return result
 
 
 def link(server: Server, **state: Any) -> str:
