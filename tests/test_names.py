@@ -37,6 +37,8 @@ TESTED_ELSEWHERE = [
     ("data/corpora/scenes/*", "data/corpora/scenes/test_scenes.py", "one generator, one test"),
     ("data/corpora/*", "training/recipe/test_shipped_recipes.py", "trained from there"),
     ("data/*.py", "data/test_batches.py", "read, encoded and batched there"),
+    ("decoding/huggingface/*", "decoding/huggingface/test_transformers_export.py", "one export, one test"),
+    ("decoding/exportable_transformer.py", "decoding/test_export_refusals.py", "what is refused and why"),
     ("decoding/*", "decoding/test_translation.py", "parts of a search that decodes whole sentences"),
     ("layers/*", "models/test_encoder_decoder.py", "layers of models compared with PyTorch's and the papers'"),
     ("models/*", "models/test_encoder_decoder.py", "every encoder under every decoder"),

@@ -1,4 +1,4 @@
-"""Models that neither ONNX nor CTranslate2 can run are refused with a sentence, before anything is written."""
+"""Models that ONNX, CTranslate2 or transformers cannot run are refused with a sentence, before anything is written."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ pytest.importorskip("typer")
 from regard import cli
 from regard.data import LabelSet, Tokenizer, TokenizerPair
 from regard.decoding import export_ctranslate2
+from regard.decoding.huggingface import export_transformers
 from regard.decoding.onnx import export_onnx
 from regard.models import (
     Classifier,
@@ -69,7 +70,7 @@ def several_decoders() -> MultiDecoder:
     return MultiDecoder(MultiDecoderConfig(WORDS, WORDS, ENCODER, DECODER, tags=[4, 5]))
 
 
-@pytest.mark.parametrize("export", [export_onnx, export_ctranslate2])
+@pytest.mark.parametrize("export", [export_onnx, export_ctranslate2, export_transformers])
 def test_several_decoders(export: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="several decoders, here 2, is not exported; exported are models with one"):
         export(several_decoders(), TokenizerPair(TEXT, TEXT), tmp_path / "out")
@@ -95,11 +96,11 @@ def test_a_transformer_of_a_plugin(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("engine", ["onnx", "ctranslate2"])
+@pytest.mark.parametrize("engine", ["onnx", "ctranslate2", "transformers"])
 def test_the_command(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     several_decoders().save_pretrained(tmp_path / "model")
     TokenizerPair(TEXT, TEXT).save(tmp_path / "model")
-    for model, expected in ((str(tmp_path / "model"), "several decoders"), ("opinions-lstm", "is a classifier")):
+    for model, expected in ((str(tmp_path / "model"), "several decoders"), ("opinions-lstm", "classifier")):
         if engine == "onnx" and model == "opinions-lstm":
             continue  # which ONNX runs
         words = ["regard", "export", model, "--to", engine, "--out", str(tmp_path / "out")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -13,7 +13,9 @@ from .typer_app import app
 @app.command()
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, a model's folder, or one that ships.")],
-    to: Annotated[Literal["ctranslate2", "onnx"], typer.Option(help="The engine to write for.")] = "ctranslate2",
+    to: Annotated[
+        Literal["ctranslate2", "onnx", "transformers"], typer.Option(help="The library to write for.")
+    ] = "ctranslate2",
     out: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Where to write. [default: RUN/ENGINE; one that ships: ./RUN-ENGINE]"),
@@ -25,28 +27,35 @@ def export(
         ),
     ] = "none",
 ) -> None:
-    """Convert a model to CTranslate2, a fast C++ library for Transformers, or to ONNX graphs.
+    """Convert a model to CTranslate2 (a fast C++ library), to ONNX graphs, or to a folder of transformers.
 
     CTranslate2: greedy translations are the same, token for token; `regard translate --engine ctranslate2` runs the
     result. ONNX: encoder and one decoder step, with state and attention weights, for any ONNX runtime; classifiers
-    and recurrent models too.
+    and recurrent models too. transformers: a folder for `from_pretrained`, to fine-tune or to push to a hub, of
+    Transformers that translate or continue a text.
 
     \b
     Examples:
       regard export runs/transformer-multi30k-1
       regard export tatoeba-transformer-en-fr --out fast
       regard export tatoeba-bahdanau-en-fr --to onnx --out graphs
+      regard export tatoeba-transformer-en-fr --to transformers --out en-fr
       regard export tatoeba-transformer-en-fr --quantization int8 --out small
     """
     from ..data import TokenizerPair
     from ..decoding import export_ctranslate2, load_model_and_tokenizers
+    from ..decoding.huggingface import export_transformers
     from ..decoding.onnx import export_onnx
     from ..models import load
 
     model, run_folder = load_model_and_tokenizers.find(run)
     folder = out or load_model_and_tokenizers.export_folder(model, run_folder, to)
     tokenizers = TokenizerPair.load(model)
-    write = {"onnx": export_onnx, "ctranslate2": export_ctranslate2}[to]
-    write(load(model), tokenizers, folder, quantization=quantization)  # type: ignore[arg-type]
-    size = sum(file.stat().st_size for file in folder.iterdir())
+    options: dict[str, Any] = {"quantization": quantization}
+    if to == "transformers":
+        card = model / "README.md"
+        options["card"] = card.read_text(encoding="utf-8") if card.is_file() else None
+    write = {"onnx": export_onnx, "ctranslate2": export_ctranslate2, "transformers": export_transformers}[to]
+    write(load(model), tokenizers, folder, **options)  # type: ignore[arg-type]
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     typer.echo(f"wrote {folder} ({size / 1e6:.1f} MB)")

@@ -2,8 +2,8 @@
 
 from .beam_search import search as search
 from .beam_state import Hypothesis as Hypothesis
-from .ctranslate2_engine import CTranslate2 as CTranslate2
-from .ctranslate2_export import export_ctranslate2 as export_ctranslate2
+from .ctranslate2 import CTranslate2 as CTranslate2
+from .ctranslate2 import export_ctranslate2 as export_ctranslate2
 from .ensemble import Ensemble as Ensemble
 from .rescoring import rescore as rescore
 from .rescoring import target_logprobs as target_logprobs

@@ -72,7 +72,7 @@ def load(
     if snapshot is not None:
         model = load_model(folder, snapshot.name).to(device)
     elif exported:
-        from .ctranslate2_engine import CTranslate2
+        from .ctranslate2 import CTranslate2
 
         model = CTranslate2(folder, tokenizers, device)
     else:

@@ -12,7 +12,7 @@ CellKind = Literal["gru", "lstm"]
 NormPlace = Literal["pre", "post", "none"]
 PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi", "none"]
 SequenceSource = Literal["text", "sound"]
-ExportEngine = Literal["ctranslate2", "onnx"]
+ExportEngine = Literal["ctranslate2", "onnx", "transformers"]
 TaskName = Literal["translate", "write", "classify", "caption", "spell"]
 
 SOURCES: dict[TaskName, tuple[str, ...]] = {

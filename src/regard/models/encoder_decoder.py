@@ -61,8 +61,8 @@ class EncoderDecoderConfig(Config):
 
     def export_problem(self, engine: ExportEngine) -> str | None:
         """Why no model of this class is exported to an engine; the exporter checks the kinds of its parts."""
-        if self.decoder.copies and engine == "ctranslate2":
-            return "CTranslate2 has no decoder that copies; export it to ONNX, or train one with decoder.copy = false"
+        if self.decoder.copies and engine != "onnx":
+            return f"{engine} has no decoder that copies; export it to ONNX, or train one with decoder.copy = false"
         return None
 
     def problems(self) -> list[str]:

@@ -109,10 +109,12 @@ def load(folder: str | Path, file: str = WEIGHTS) -> PretrainedModel:
 
     `file` has the weights: another one is a snapshot in checkpoints/ of a run.
     """
-    kind, _ = read(folder)
+    kind, values = read(folder)
     if not isinstance(kind, str) or kind not in MODEL_TYPES:
-        known = ", ".join(sorted(MODEL_TYPES))
-        raise ValueError(f"{folder}/config.json is of model_type {kind!r:.60}; known are {known}")
+        advice = f"known are {', '.join(sorted(MODEL_TYPES))}"
+        if "transformers_version" in values:
+            advice = "it is a model of transformers: load it there, or look at it with regard see"
+        raise ValueError(f"{folder}/config.json is of model_type {kind!r:.60}; {advice}")
     return MODEL_TYPES[kind].from_pretrained(folder, file)
 
 

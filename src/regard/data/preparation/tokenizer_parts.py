@@ -55,15 +55,18 @@ def text_normalizer(lowercase: bool) -> Any:
     return normalizers.Sequence(steps)
 
 
-def text_splitter(kind: str, punctuation: bool) -> Any:
-    """What cuts a text into parts that pieces do not cross; `punctuation` is for kind "word"."""
+def text_splitter(kind: str, punctuation: bool, *, prepend: Literal["always", "never"] = "always") -> Any:
+    """What cuts a text into parts that pieces do not cross; `punctuation` is for kind "word".
+
+    `prepend`: whether a space is put before the text, which the other kinds mark.
+    """
     from tokenizers import Regex, pre_tokenizers
 
     if kind == "word":
         spaces = pre_tokenizers.WhitespaceSplit()
         words = pre_tokenizers.Split(Regex(_WORDS), "isolated")
         return pre_tokenizers.Sequence([spaces, words]) if punctuation else spaces
-    marked = pre_tokenizers.Metaspace(SPACE, prepend_scheme="always", split=False)
+    marked = pre_tokenizers.Metaspace(SPACE, prepend_scheme=prepend, split=False)
     bounds = "(?m)." if kind == "character" else _BOUNDS
     return pre_tokenizers.Sequence([marked, pre_tokenizers.Split(Regex(bounds), "isolated")])
 

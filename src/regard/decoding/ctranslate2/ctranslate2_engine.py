@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from ..data.batch import BEGIN, PAD
-from .beam_search import limits
-from .beam_state import Hypothesis
+from ...data.batch import BEGIN, PAD
+from ..beam_search import limits
+from ..beam_state import Hypothesis
 
 if TYPE_CHECKING:
     import os
     from typing import Unpack
 
-    from ..data import TokenizerPair
-    from ..models.config_base import TaskName
-    from .beam_search import SearchSettings
+    from ...data import TokenizerPair
+    from ...models.config_base import TaskName
+    from ..beam_search import SearchSettings
 
 
 class CTranslate2:

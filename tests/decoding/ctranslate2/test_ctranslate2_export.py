@@ -17,11 +17,11 @@ from regard.data.corpora import phrasebook
 from regard.decoding import (
     CTranslate2,
     Sample,
-    ctranslate2_engine,
     export_ctranslate2,
     load_model_and_tokenizers,
     translate,
 )
+from regard.decoding.ctranslate2 import ctranslate2_engine
 from regard.models import (
     EncoderDecoder,
     EncoderDecoderConfig,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from ..atomic_write import replacing_folder
-from ..layers import SinusoidalPositions
-from ..models.encoders.transformer_encoder import TransformerConfig
+from ...atomic_write import replacing_folder
+from ...layers import SinusoidalPositions
+from ..exportable_transformer import transformer_parts
 from .ctranslate2_engine import library, vocabulary
 
 if TYPE_CHECKING:
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from ..data import TokenizerPair
-    from ..layers.multihead_attention import MultiHead
-    from ..layers.transformer_layers import DecoderLayer, EncoderLayer
-    from ..models import EncoderDecoder
+    from ...data import TokenizerPair
+    from ...layers.multihead_attention import MultiHead
+    from ...layers.transformer_layers import DecoderLayer, EncoderLayer
+    from ...models import EncoderDecoder
+    from ...models.encoders.transformer_encoder import TransformerConfig
 
 POSITIONS = 4096  # rows of the exported table of positions: the most tokens of a source or target
 
@@ -68,25 +69,12 @@ def _specification(model: EncoderDecoder, specs: Any) -> Any:
 
 def _parts(model: EncoderDecoder) -> list[TransformerConfig]:
     """The configurations of encoder and decoder, where CTranslate2 computes the same as we do."""
-    parts: list[TransformerConfig] = []
-    for side, part in (("encoder", model.config.encoder), ("decoder", model.config.decoder)):
-        # A plug-in below TransformerConfig has a kind of its own, and may compute something else.
-        if not isinstance(part, TransformerConfig) or part.kind != "transformer":
-            raise ValueError(f"CTranslate2 runs Transformers; this model's {side} is of kind {part.kind!r}")
+    parts = transformer_parts(model, "CTranslate2")
+    if len(parts) == 1:
+        raise ValueError("CTranslate2 runs translators, and this model is a language model; export it with --to onnx")
+    for side, part in zip(("encoder", "decoder"), parts, strict=True):
         if part.positions != "sinusoidal":
             raise ValueError(f"only sinusoidal positions are exported; this model's {side} has {part.positions!r}")
-        if part.norm == "none" or not part.residual or not part.scaled:
-            raise ValueError(
-                "only layers with norms, residual connections and scaled energies are exported; this model's "
-                f"{side} has norm = {part.norm!r}, residual = {part.residual}, scaled = {part.scaled}"
-            )
-        if part.key_heads not in (0, part.heads):
-            raise ValueError(f"shared key/value heads are not exported; this model's {side} has {part.key_heads}")
-        parts.append(part)
-    if model.config.encoder.reads != "text":
-        raise ValueError(f"CTranslate2 runs models of text; this model reads {model.config.encoder.reads}")
-    if parts[0].width != parts[1].width:
-        raise ValueError(f"encoder and decoder must be equally wide, not {parts[0].width} and {parts[1].width}")
     return parts
 
 
