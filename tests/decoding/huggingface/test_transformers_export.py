@@ -148,6 +148,22 @@ def test_texts_are_encoded_and_decoded_alike(shared: TokenizerPair, tmp_path: Pa
     assert theirs.decode([1, *ids, 2, 0], skip_special_tokens=True) == shared.target.decode(ids)
 
 
+@pytest.mark.parametrize("joint", [True, False])
+def test_the_script_of_the_card_runs(
+    joint: bool, shared: TokenizerPair, separate: TokenizerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tokenizers = shared if joint else separate
+    export_transformers(_translator(tokenizers), tokenizers, "out", card="A Transformer.\n\n## Data\n\nSentences.\n")
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    code = card.split("```python\n")[1].split("```")[0]
+    exec(compile(code, "README.md", "exec"), {})
+    assert card.startswith(
+        "---\nlibrary_name: transformers\npipeline_tag: translation\n---\n\n# out\n\nA Transformer.\n"
+    )
+    assert card.endswith("```\n\n## Data\n\nSentences.\n")
+
+
 @pytest.mark.skipif(
     load_model_and_tokenizers.DEFAULT not in load_model_and_tokenizers.shipped(),
     reason="the Transformer does not ship yet",
@@ -172,7 +188,7 @@ def test_the_models_that_ship_by_the_command(
     assert sum(found == each for found, each in zip(theirs, ours, strict=True)) > 50
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert card.startswith("---\nlibrary_name: transformers\n")
-    assert "AutoModelForSeq2SeqLM" in card
+    assert card.index("AutoModelForSeq2SeqLM") < card.index("## Where the sentences come from")
     monkeypatch.setattr(sys, "argv", ["regard", "translate", "--model", str(folder), "It rains."])
     with pytest.raises(SystemExit) as left:
         cli.main()

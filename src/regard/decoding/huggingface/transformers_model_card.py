@@ -8,26 +8,36 @@ OURS, THEIRS = "library_name: regard", "library_name: transformers"
 TRANSLATE = """\
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained("{name}"), AutoTokenizer.from_pretrained("{name}")
-batch = tokenizer(["A sentence to translate."], padding=True, return_tensors="pt")
+name = "{name}"  # the path of this folder, or its name on a hub
+model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(name), AutoTokenizer.from_pretrained(name)
+{target}batch = tokenizer(["A sentence to translate."], padding=True, return_tensors="pt")
 print({decoder}.batch_decode(model.generate(**batch), skip_special_tokens=True))
 """
 WRITE = """\
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-model, tokenizer = AutoModelForCausalLM.from_pretrained("{name}"), AutoTokenizer.from_pretrained("{name}")
+name = "{name}"  # the path of this folder, or its name on a hub
+model, tokenizer = AutoModelForCausalLM.from_pretrained(name), AutoTokenizer.from_pretrained(name)
 batch = tokenizer(["The beginning of a text"], return_tensors="pt")
 print(tokenizer.batch_decode(model.generate(**batch, do_sample=True), skip_special_tokens=True))
 """
-TARGET_TOKENIZER = 'AutoTokenizer.from_pretrained("{name}", subfolder="{folder}")'
 
 
 def model_card(card: str | None, name: str, *, has_source: bool, joint: bool) -> str:
-    """`card` is the one of our model, where it has one; `name` that of the folder."""
+    """`card` is the one of our model, where it has one; `name` that of the folder.
+
+    How to use the folder stands before the first section: what the card says of regard is about the model as it was.
+    """
     task = "translation" if has_source else "text-generation"
     if card is None or not card.startswith("---\n"):
         card = f"---\n{OURS}\npipeline_tag: {task}\n---\n\n# {name}\n" + (f"\n{card}" if card else "")
-    decoder = "tokenizer" if joint or not has_source else TARGET_TOKENIZER.format(name=name, folder=TARGET)
-    script = (TRANSLATE if has_source else WRITE).format(name=name, decoder=decoder)
-    section = f"\n## With transformers\n\n```python\n{script}```\n\nWritten by `regard export --to transformers`.\n"
-    return card.replace(OURS, THEIRS, 1).rstrip("\n") + "\n" + section
+    decoder, target = "tokenizer", ""
+    if has_source and not joint:
+        decoder, target = "target", f'target = AutoTokenizer.from_pretrained(name, subfolder="{TARGET}")\n'
+    script = (TRANSLATE if has_source else WRITE).format(name=name, decoder=decoder, target=target)
+    section = (
+        "## With transformers\n\nThis folder was written by `regard export --to transformers`; regard itself loads the "
+        f"model that it was made from.\n\n```python\n{script}```\n"
+    )
+    introduction, heading, rest = card.replace(OURS, THEIRS, 1).partition("\n## ")
+    return introduction.rstrip("\n") + f"\n\n{section}" + (heading + rest if heading else "")
