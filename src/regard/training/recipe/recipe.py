@@ -17,7 +17,7 @@ from ...models import (
     HeadConfig,
     MultiDecoderConfig,
 )
-from ...models.config_base import SOURCES, TaskName, plugin_values
+from ...models.config_base import SOURCES, TaskName, plugin_config
 from ...plugins import load_plugin, plugin_path
 from .data_section import STRICT, Count, Data, DataSection, StrictSection
 from .recipe_errors import refuse_unknown_keys
@@ -58,9 +58,7 @@ def _plugin(name: str, kinds: dict[str, type[Any]]) -> WrapValidator:
         kind = value.get("kind") if isinstance(value, dict) else None
         if not isinstance(kind, str) or kind in kinds or plugin_path(kind, name) is None:
             return other(value)
-        plugin = load_plugin(kind, name, bases[name], f"{name}.kind")
-        refuse_unknown_keys(plugin, value)
-        return plugin.from_dict(plugin_values(plugin, value), name)
+        return plugin_config(value, name, bases[name], refuse_unknown_keys)
 
     return WrapValidator(validate)
 
