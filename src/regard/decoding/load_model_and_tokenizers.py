@@ -108,6 +108,11 @@ def find(name: str | Path) -> tuple[Path, Path | None]:
     if (folder / "config.json").is_file():
         return folder, None
     if (folder / RECIPE).is_file():
+        if "data" not in _recipe(folder):
+            raise ValueError(
+                f"{folder} is a run that fit(model, …) began in Python, and commands use models that recipes describe: "
+                f"load the weights in Python, from {folder / 'model'} once the run is finished"
+            )
         raise ValueError(f"{folder} is a run that is not finished: finish it with: regard train --resume {folder}")
     if folder.is_dir():
         raise ValueError(f"{folder} holds no model: a run has model/config.json in it, and a model config.json")
