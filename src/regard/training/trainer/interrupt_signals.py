@@ -62,7 +62,6 @@ class InterruptSignals:
         Of several processes, none ends before the others, which would wait for it: all do at `end_together`.
         """
         self._at_once = processes == 1
-        self.install()  # again: Lightning has put back the handler of SIGTERM
         if self._at_once and self.received is not None:
             raise SystemExit(128 + self.received)
 

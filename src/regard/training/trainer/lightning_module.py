@@ -132,6 +132,9 @@ class TrainingModule(lightning.LightningModule):
         if self._patience_is_over():  # killed between the last validation and the end
             self.trainer.should_stop = True
 
+    def on_fit_end(self) -> None:
+        self.signals.install()  # again: Lightning has put back the handlers from before, and now ends its loggers
+
     # The update
 
     def training_step(self, batches: list[Batch], index: int) -> None:
