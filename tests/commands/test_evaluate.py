@@ -20,7 +20,7 @@ from regard.models import (
 )
 from regard.training.run import results_file
 from tests.support.aligned_pairs import LINKS, SOURCES, TARGETS, pair_model, pair_tokenizers
-from tests.support.command_line import command_output
+from tests.support.command_line import command_output, run_command
 from tests.support.small_translators import TEXTS, save_exported_run
 
 
@@ -232,6 +232,20 @@ def test_a_classifier_is_scored_label_by_label(
     for word in ("precision", "recall", "F1", "by what the model answered"):
         assert word in out
     assert "opinions-1" in command_output(capsys, monkeypatch, "compare", str(classifier))
+
+
+def test_a_file_is_read_by_the_columns_of_the_run(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "pairs.tsv"
+    file.write_text("".join(f"{t}\t{s}\n" for s, t in zip(SOURCES, TARGETS, strict=True)), encoding="utf-8")
+    said = f"regard: columns 1 and 0 of {file} are read, as in training; --columns names others\n"
+    perplexities = []
+    for columns, options in (("[1, 0]", ()), ("[0, 1]", ()), ("[0, 1]", ("--columns", "1,0"))):
+        (run / "recipe.toml").write_text(f"[data]\ncolumns = {columns}\n", encoding="utf-8")
+        done = run_command("evaluate", str(run), str(file), "--beams", "1", *options)
+        assert (done.returncode, said in done.stderr) == (0, columns == "[1, 0]"), done.stderr
+        (result,) = results_file.load_results(run).values()
+        perplexities.append(vars(result)["perplexity"])
+    assert perplexities[0] == perplexities[2] != perplexities[1]
 
 
 @pytest.mark.parametrize(

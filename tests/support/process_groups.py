@@ -23,11 +23,13 @@ from safetensors.torch import save_model
 from torch import nn
 from torch.distributed import TCPStore
 
+from regard.models import EncoderDecoder
 from regard.training import fit
 from regard.training.distributed import sharded_checkpoint
 from regard.training.recipe import recipe_loader
 from regard.training.streaming.buffer_shares import NAME
-from regard.training.trainer import lightning_module
+from regard.training.trainer import final_model, lightning_module
+from regard.training.trainer import fit as fit_module
 from tests.support.tiny_training import corpus, data_section
 
 if TYPE_CHECKING:
@@ -76,6 +78,9 @@ class Groups:
         try:
             work(rank)
             torch.distributed.destroy_process_group()
+        except SystemExit as left:  # after a signal; the interpreter would leave the group at its end
+            torch.distributed.destroy_process_group()
+            return int(left.code or 0)
         except Exception as error:
             self._file(name, rank, "error").write_text(f"{type(error).__name__}: {error}")
             traceback.print_exc()
@@ -155,7 +160,27 @@ def main(folder: Path) -> None:
         sharded_checkpoint.save = ends
         train("killed-saving", *TWO, *SHARDED)
 
+    def signalled(run: str, rank: int, number: signal.Signals, place: Any, step: str, update: int = 0) -> None:
+        """Two processes train; that of `rank` has the signal after a call of `step`, in `update` where one is given."""
+        call = getattr(place, step)
+
+        def with_signal(*arguments: Any, **options: Any) -> Any:
+            result = call(*arguments, **options)
+            if not update or arguments[0].global_step == update - 1:
+                signal.raise_signal(number)
+            return result
+
+        def work(this_rank: int) -> None:
+            if this_rank == rank:
+                setattr(place, step, with_signal)
+            train(run, *TWO, "training.strategy=ddp")
+
+        groups.run(run, 2, work)
+        groups.report[run]["left"] = sorted(path.name for path in (folder / run).rglob("*"))
+
     def restart(rank: int) -> None:
+        for name in ("signalled-update", "signalled-last-update", "signalled-validation"):
+            train(name, *TWO, "training.strategy=ddp")
         train("killed", *TWO, *SHARDED)  # the same command; torchrun says that it is a restart
         train("killed-saving", *TWO, *SHARDED)
         train("killed-stream", *TWO, *streamed)
@@ -175,6 +200,12 @@ def main(folder: Path) -> None:
     for name in ("killed", "killed-saving", "killed-stream"):
         kept = folder / name / "checkpoints"
         groups.report[name]["left"] = sorted(file.name for file in kept.iterdir())
+    module = lightning_module.TrainingModule
+    signalled("signalled-update", 1, signal.SIGUSR1, module, "_clip", update=2)
+    signalled("signalled-last-update", 1, signal.SIGUSR1, module, "_clip", update=6)
+    signalled("signalled-validation", 1, signal.SIGTERM, final_model, "validate")
+    signalled("signalled-writing", 0, signal.SIGTERM, EncoderDecoder, "save_pretrained")
+    signalled("signalled-end", 1, signal.SIGTERM, fit_module, "save_final_model")
     groups.run("restart", 2, restart, again="killed")
     (folder / "report.json").write_text(json.dumps(groups.report))
 

@@ -82,7 +82,7 @@ def save_unfinished_run(folder: Path, model: EncoderDecoder, *kinds: str) -> Non
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "data").mkdir()
     text_tokenizers().save(folder / "data")
-    (folder / "recipe.toml").write_text("[search]\nbeams = 3\n", encoding="utf-8")
+    (folder / "recipe.toml").write_text("[data]\n[search]\nbeams = 3\n", encoding="utf-8")
     model.save_config(folder / "checkpoints")
     snapshots = WeightSnapshots(folder / "checkpoints", window=3)
     others = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}

@@ -67,8 +67,8 @@ def evaluate(
 ) -> None:
     """Score a model: a translator by BLEU, chrF, perplexity, alignment and speed, others by the metrics of their task.
 
-    Without a file, the test split of the run's recipe is used. Of a file with the columns that the recipe names, these
-    are read; of others the first two. If the data have gold alignment links, the alignment
+    Without a file, the test split of the run's recipe is used. Of a file with the columns that the recipe names or
+    numbers, these are read; of others the first two. If the data have gold alignment links, the alignment
     error rate is computed. The scores of a run are kept in its results.json, for `regard compare`.
 
     \b
@@ -130,8 +130,11 @@ def evaluate(
     else:
         # By its path: other files may have its name, and the run's own splits are called test and valid.
         data = f"./{file}" if str(file) in ("test", "valid") else str(file)
-        by_default = columns is None and task != "write"
-        pairs = pairs_of_file(file, task, default_columns(loaded, file) if by_default else parse_columns(columns))
+        chosen = parse_columns(columns)
+        if columns is None and task != "write" and (trained := default_columns(loaded, file)) != chosen:
+            chosen, names = trained, " and ".join(map(str, trained[:2]))
+            typer.echo(f"regard: columns {names} of {file} are read, as in training; --columns names others", err=True)
+        pairs = pairs_of_file(file, task, chosen)
     evaluation, texts = evaluate_loaded(loaded, pairs, settings, tokens=tokens, tokenised=tokenised)
     # Files are written before anything is printed: with `| head` the process ends there. If one cannot be written, the
     # scores are printed all the same.

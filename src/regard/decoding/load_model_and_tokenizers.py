@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from ..data import TokenizerPair
+    from ..models.pretrained_model import PretrainedModel
     from .beam_search import SearchSettings
 
 PrecisionName = Literal["float32", "bfloat16"]
 SHIPPED = Path(__file__).parent.parent / "shipped"
 DEFAULT = "tatoeba-transformer-en-fr"
 RECIPE, DATA = "recipe.toml", "data"  # of a run
+ATTEMPTS = 5  # to load a snapshot of a run that is being trained
 COMMANDS = {"write": "generate", "spell": "classify"}  # by task; the other tasks have the names of their commands
 
 
@@ -53,30 +55,25 @@ def load(
     Of a run that is not finished, the best weights so far are taken, and standard error says of which update they are.
     """
     from ..data.tokenizer_pair import TokenizerPair
-    from ..models import load as load_model
 
     exported = engine == "ctranslate2"
     if precision not in get_args(PrecisionName):
         raise ValueError(f"precision is one of {', '.join(get_args(PrecisionName))}, got {precision!r}")
     if exported and precision != "float32":
         raise ValueError(f"precision {precision} is for the engine torch; ctranslate2 has that of its export")
-    snapshot = None if exported else best_snapshot(Path(name))
+    model: Any
     folder: Path
     run: Path | None
-    if snapshot is not None:
-        folder, run = snapshot.parent, Path(name)
-    else:
-        folder, run = _exported(Path(name)) if exported else find(name)
-    recipe, tokenizers = _recipe(run), TokenizerPair.load(folder if snapshot is None else Path(name) / DATA)
-    model: Any
-    if snapshot is not None:
-        model = load_model(folder, snapshot.name).to(device)
-    elif exported:
+    if exported:
         from .ctranslate2 import CTranslate2
 
+        snapshot, (folder, run) = None, _exported(Path(name))
+        tokenizers = TokenizerPair.load(folder)
         model = CTranslate2(folder, tokenizers, device)
     else:
-        model = load_model(folder).to(device)
+        model, snapshot, folder, run = _load_weights(name)
+        tokenizers = TokenizerPair.load(folder if snapshot is None else Path(name) / DATA)
+        model = model.to(device)
     if wanted and model.task not in wanted:
         command = COMMANDS.get(model.task, model.task)
         raise ValueError(f"{name} is a model for `regard {command}`; give one that can {' or '.join(wanted)}")
@@ -84,7 +81,7 @@ def load(
         if model.task != "translate":
             raise ValueError(f"precision bfloat16 is for translators; {name} is none: use float32")
         model = model.bfloat16()
-    update = None if snapshot is None else _say_update(name, snapshot)
+    recipe, update = _recipe(run), None if snapshot is None else _say_update(name, snapshot)
     return Pretrained(model, tokenizers, folder, run, _search(recipe, run), update, _tags(recipe, tokenizers))
 
 
@@ -111,6 +108,11 @@ def find(name: str | Path) -> tuple[Path, Path | None]:
     if (folder / "config.json").is_file():
         return folder, None
     if (folder / RECIPE).is_file():
+        if "data" not in _recipe(folder):
+            raise ValueError(
+                f"{folder} is a run that fit(model, …) began in Python, and commands use models that recipes describe: "
+                f"load the weights in Python, from {folder / 'model'} once the run is finished"
+            )
         raise ValueError(f"{folder} is a run that is not finished: finish it with: regard train --resume {folder}")
     if folder.is_dir():
         raise ValueError(f"{folder} holds no model: a run has model/config.json in it, and a model config.json")
@@ -120,6 +122,30 @@ def find(name: str | Path) -> tuple[Path, Path | None]:
     near = difflib.get_close_matches(str(name), shipped(), n=1)
     rest = f"; did you mean {near[0]}? Give" if near else ": give"
     raise ValueError(f"no model is called {name}{rest} the folder of a run or of a model{ready}")
+
+
+def _load_weights(name: str | Path) -> tuple[PretrainedModel, Path | None, Path, Path | None]:
+    """A model, the snapshot that its weights are of where the run is not finished, its folder, and that of its run.
+
+    A run that is being trained removes its snapshots as it writes better ones: where that happens to the one that is
+    being loaded, those there are then are loaded, or the model, if the run has been finished.
+    """
+    from ..models import load as load_model
+
+    for _ in range(ATTEMPTS):
+        snapshot = best_snapshot(Path(name))
+        if snapshot is None:
+            folder, run = find(name)
+            return load_model(folder), None, folder, run
+        try:
+            return load_model(snapshot.parent, snapshot.name), snapshot, snapshot.parent, Path(name)
+        except (ValueError, OSError):
+            if snapshot.exists():
+                raise
+    raise ValueError(
+        f"{name} is being trained, and its snapshots were removed {ATTEMPTS} times while they were loaded: try again, "
+        "or when the run is finished"
+    )
 
 
 def best_snapshot(run: Path) -> Path | None:

@@ -18,9 +18,8 @@ from ..layers.pooling import (
     Pooling,
     StaticPooling,
 )
-from ..plugins import load_plugin
 from ..special_tokens import SPECIALS
-from .config_base import Config, ExportEngine, ModuleConfig, TaskName, part_config, plugin_values
+from .config_base import Config, ExportEngine, ModuleConfig, TaskName, part_config, plugin_config
 from .cross_entropy import Loss
 from .encoders.bag_encoder import BagEncoder, BagEncoderConfig
 from .encoders.encoder import EncoderConfig
@@ -61,8 +60,8 @@ def head_config(values: Any) -> HeadConfig:
     if not isinstance(values, dict):
         raise ValueError(f"head is {values!r:.40}; it must be a table")
     if "kind" in values:
-        plugin = load_plugin(str(values["kind"]), "head", HeadConfig, "head.kind")
-        return plugin.from_dict(plugin_values(plugin, values), "head")
+        config: HeadConfig = plugin_config(values, "head", HeadConfig)
+        return config
     return HeadConfig.from_dict(values, "head")
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import MISSING, Field, asdict, dataclass, fields
-from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 from ..plugins import load_plugin, plugin_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CellKind = Literal["gru", "lstm"]
 NormPlace = Literal["pre", "post", "none"]
@@ -102,9 +105,20 @@ class PartConfig(ModuleConfig):
         return int(getattr(self, "embedding", self.width))
 
 
-def plugin_values(plugin: type[Any], values: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a plug-in with its own name as `kind`, also where an entry point named it."""
-    return {**values, "kind": getattr(plugin, "kind", values["kind"])}
+def plugin_config(
+    values: dict[str, Any],
+    name: str,
+    base: type[Any],
+    check: Callable[[type[Any], dict[str, Any]], None] = lambda plugin, values: None,
+) -> Any:
+    """The configuration of a part whose `kind` names a plug-in, after `check` of its class and the values.
+
+    Its kind is the plug-in's own name, also where an entry point named it.
+    """
+    kind = str(values["kind"])
+    plugin = load_plugin(kind, name, base, f"{name}.kind")
+    check(plugin, values)
+    return plugin.from_dict({**values, "kind": getattr(plugin, "kind", kind)}, name)
 
 
 def part_config(values: Any, kinds: dict[str, type[Any]], name: str, base: type[Any]) -> Any:
@@ -113,8 +127,7 @@ def part_config(values: Any, kinds: dict[str, type[Any]], name: str, base: type[
         raise ValueError(f"{name} is {values!r:.40}; it must be a table with a kind, one of {', '.join(sorted(kinds))}")
     kind = values.get("kind")
     if isinstance(kind, str) and kind not in kinds and plugin_path(kind, name):
-        plugin = load_plugin(kind, name, base, f"{name}.kind")
-        return plugin.from_dict(plugin_values(plugin, values), name)
+        return plugin_config(values, name, base)
     if not isinstance(kind, str) or kind not in kinds:
         known = f"known kinds are {', '.join(sorted(kinds))}"
         hint = f"; {UNKNOWN_KIND}" if isinstance(kind, str) else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -137,6 +138,37 @@ def test_a_killed_process_ends_the_other_and_loses_nothing(
     assert whole <= set(report[run]["left"])
     assert not any(name.endswith(".unfinished") for name in report[run]["left"])
     assert_ended(report, "restart", [0, 0])
+    assert_as_plain(folder, run)
+
+
+@pytest.mark.parametrize(
+    ("run", "sent"),
+    [
+        ("signalled-update", signal.SIGUSR1),
+        ("signalled-last-update", signal.SIGUSR1),
+        ("signalled-validation", signal.SIGTERM),
+    ],
+)
+def test_a_signal_to_one_process_ends_all_with_its_status(
+    folder: Path, report: dict[str, Any], run: str, sent: signal.Signals
+) -> None:
+    """The second process has it: in an update, in the last one, and while the average is validated."""
+    assert_ended(report, run, [128 + sent] * 2)
+    assert f"interrupted; continue with: regard train --resume {folder / run}" in report[run]["output"][0]
+    left = report[run]["left"]
+    assert "last.ckpt" in left
+    assert "model" not in left
+    assert not any(name.endswith(".unfinished") for name in left)
+    assert_ended(report, "restart", [0, 0])
+    assert_as_plain(folder, run)
+
+
+@pytest.mark.parametrize("run", ["signalled-writing", "signalled-end"])
+def test_a_signal_when_only_the_model_is_left_to_write_is_ignored(
+    folder: Path, report: dict[str, Any], run: str
+) -> None:
+    """To the first process, which writes it, and to the second, whose work is done."""
+    assert_ended(report, run, [0, 0])
     assert_as_plain(folder, run)
 
 

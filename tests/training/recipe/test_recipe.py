@@ -24,6 +24,7 @@ from regard.models import (
 from regard.training.preparation.corpus_paths import folder
 from regard.training.preparation.recipe_corpus import read
 from regard.training.recipe import recipe_loader
+from regard.training.recipe.data_section import PluginData
 from regard.training.recipe.recipe_errors import RecipeError
 from regard.training.recipe.recipe_writer import recipe_toml
 from tests.support.command_line import run_command
@@ -183,6 +184,46 @@ def test_an_architecture_and_a_data_section_are_a_recipe(name: str, tmp_path: Pa
     assert (recipe.source.kind, recipe.encoder.reads) == (source, source)
     assert (recipe.head is not None) == (recipe.task == "classify")
     assert recipe.data.longest == (1000 if source == "sound" else 256), "frames of 10 ms, or tokens"
+
+
+class TestLongest:
+    """data.longest counts frames of sounds and tokens of texts, and its default follows the source."""
+
+    @pytest.mark.parametrize("bases", ['["mine.toml", "sound-cnn"]', '["sound-cnn", "mine.toml"]'])
+    def test_the_order_of_the_bases_does_not_matter(self, bases: str, tmp_path: Path) -> None:
+        (tmp_path / "mine.toml").write_text('[data]\nkind = "files"\ntrain = ["a"]\nvalid = ["b"]\nlongest = 300\n')
+        (tmp_path / "top.toml").write_text(f"base = {bases}\n")
+        assert recipe_loader.load_recipe(tmp_path / "top.toml").data.longest == 300
+
+    @pytest.mark.parametrize(
+        ("name", "settings", "expected"),
+        [
+            ("cnn-digits", [], 1000),
+            ("cnn-digits", ["data.kind=tones"], 1000),  # another kind of data, which starts afresh
+            ("spell-tones", [], 1000),
+            ("cnn-tones", ["data.longest=256"], 256),  # as given, though it is the default of texts
+            ("cnn-opinions", [], 256),
+            ("soft-scenes", [], 256),
+            ("lstm-phrases", ["data.kind=phrases"], 64),
+        ],
+    )
+    def test_the_default_is_that_of_the_source(self, name: str, settings: list[str], expected: int) -> None:
+        assert recipe_loader.load_recipe(name, settings).data.longest == expected
+
+    def test_data_of_another_package_may_have_its_own(self) -> None:
+        class Recordings(PluginData):
+            kind: str = "recordings"
+            longest: int = 400
+
+        recipe = recipe_loader.load_recipe("cnn-tones")
+        sections = {name: getattr(recipe, name) for name in type(recipe).model_fields}
+        assert type(recipe).model_validate({**sections, "data": Recordings()}).data.longest == 400
+
+    def test_a_run_keeps_the_number_it_was_trained_with(self, tmp_path: Path) -> None:
+        recipe = recipe_loader.load_recipe("cnn-tones")
+        assert "longest = 1000" in recipe_toml(recipe)
+        (tmp_path / "recipe.toml").write_text(recipe_toml(recipe).replace("longest = 1000", "longest = 256"))
+        assert recipe_loader.load_recipe(tmp_path / "recipe.toml").data.longest == 256
 
 
 class TestRoot:

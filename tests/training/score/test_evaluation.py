@@ -27,21 +27,27 @@ if TYPE_CHECKING:
     ('["2", "1"]', "1,2", ("2", "1")),  # a name, though it is a number
     ('["en", "fr", "links"]', "fr,en", ("en", "fr")),  # no gold links in this file
     ('["en", 1]', "fr,en", (0, 1)),
-    ("[1, 0]", "fr,en", (0, 1)),
+    ("[1, 0]", "fr,en", (1, 0)),
+    ("[1, 0, 2]", "fr,en", (1, 0)),  # no gold links in this file
+    ("[1, 0, 2]", "fr,en,licence", (1, 0)),  # the third column holds no links
+    ("[1, 0, 2]", "fr,en,0-0", (1, 0, 2)),
+    ("[0, 2]", "fr,en", (0, 1)),
+    ("[-1, 0]", "fr,en", (0, 1)),
+    ("[1]", "fr,en", (0, 1)),
+    ("[]", "fr,en", (0, 1)),
     ('["en", "fr"]', "target,source", (0, 1)),
     ('"en"', "fr,en", (0, 1)),  # no list
 ])  # fmt: skip
-def test_named_columns_of_a_run(columns: str, header: str, expected: tuple[int | str, ...], tmp_path: Path) -> None:
+def test_columns_of_a_run(columns: str, header: str, expected: tuple[int | str, ...], tmp_path: Path) -> None:
     run = save_run(tmp_path / "run")
     (run / "recipe.toml").write_text(f"[data]\ncolumns = {columns}\n", encoding="utf-8")
     file = tmp_path / "pairs.csv"
-    file.write_text(f"{header}\nle chat,the cat\n", encoding="utf-8")
+    file.write_text(f"{header}\nle chat,the cat{',0-0' * (header.count(',') == 2)}\n", encoding="utf-8")
     found = default_columns(load_model_and_tokenizers.load(run), file)
     assert found == expected
     if found != (0, 1):
-        assert [(pair.source, pair.target) for pair in pairs_of_file(file, "translate", found)] == [
-            ("the cat", "le chat")
-        ]
+        pairs = pairs_of_file(file, "translate", found)
+        assert (pairs[-1].source, pairs[-1].target) == ("the cat", "le chat")
 
 
 def test_a_recipe_that_cannot_be_read(tmp_path: Path) -> None:

@@ -26,7 +26,9 @@ class TestBefore:
         recipe = recipe_loader.load_recipe(file, ["training.updates=2"])
         run = fit(recipe, tmp_path / "run")
         (run.folder / "notes.txt").write_text("mine")
-        with pytest.raises(ValueError, match=r"holds a run; continue it with --resume .*, or replace it with --force"):
+        with pytest.raises(
+            ValueError, match=r"holds a run; continue it with regard train --resume .*, or replace it with --force"
+        ):
             fit(recipe, run.folder)
         assert (run.folder / "notes.txt").exists()
         began = run.last.stat().st_mtime_ns

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,10 +14,12 @@ pytest.importorskip("pytorch_lightning")
 
 from safetensors.torch import load_file
 
+from regard.decoding import load_model_and_tokenizers
 from regard.training import fit
 from regard.training.trainer.model_task import ModelRecipe
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 SETTINGS: dict[str, Any] = {
@@ -174,3 +178,34 @@ def test_the_command_line_names_what_continues_it(tmp_path: Path) -> None:
             ValueError, match=r"began in Python, .* continue it there, with fit\(model, folder, resume="
         ):
             CliRunner().invoke(app, ["train", "--resume", str(tmp_path / "run"), *changes], catch_exceptions=False)
+    with pytest.raises(
+        ValueError, match=r"run that fit\(model, …\) began in Python, .*: load the weights in Python, from"
+    ):
+        load_model_and_tokenizers.load(tmp_path / "run")
+
+
+def test_messages_name_the_call_that_continues_it(
+    batches: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, Any] = {"train": batches, "valid": batches, "updates": 20, **SETTINGS}
+    call = f"fit(model, {str(tmp_path / 'run')!r}, resume=True, train=…, valid=…)"
+    with monkeypatch.context() as patch:
+        patch.setattr(Line, "loss", _signalled(Line.loss))
+        with pytest.raises(SystemExit):
+            fit(line(), tmp_path / "run", **options)
+    assert f"interrupted; continue with: {call}\n" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=re.escape(f"continue it with {call}, or replace it with force=True")):
+        fit(line(), tmp_path / "run", **options)
+
+
+def _signalled(loss: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The same loss; the first time it is computed in training, the process gets a signal."""
+    sent: list[int] = []
+
+    def with_signal(model: nn.Module, batch: Any) -> torch.Tensor:
+        if model.training and not sent:
+            sent.append(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
+        return loss(model, batch)
+
+    return with_signal

@@ -326,6 +326,25 @@ def test_a_signal_while_the_average_is_validated_says_how_to_continue(
 
 
 @pytest.mark.parametrize("sent", SIGNALS)
+def test_a_signal_between_the_last_update_and_the_average_counts(
+    sent: signal.Signals, straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lightning has put back the handlers from before the training by then."""
+    from regard.training.trainer.data_module import DataModule
+
+    monkeypatch.setattr(DataModule, "teardown", lambda self, stage: signal.raise_signal(sent))
+    before = signal.signal(sent, lambda *_: None)
+    try:
+        with pytest.raises(SystemExit) as left:
+            fit(recipe_loader.load_recipe(straight / "tiny.toml", ["training.updates=2"]), tmp_path / "run")
+    finally:
+        signal.signal(sent, before)
+    assert left.value.code == 128 + sent
+    assert (tmp_path / "run" / "checkpoints" / "last.ckpt").exists()
+    assert not (tmp_path / "run" / "model").exists()
+
+
+@pytest.mark.parametrize("sent", SIGNALS)
 def test_a_signal_after_the_model_is_saved_changes_nothing(
     sent: signal.Signals,
     straight: Path,

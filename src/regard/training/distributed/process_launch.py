@@ -10,7 +10,6 @@ from ...counted_noun import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     import pytorch_lightning as lightning
 
@@ -23,28 +22,29 @@ RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 class LostProcessError(OSError):
     """A process of the run failed, or another one ended and this one cannot continue without it."""
 
-    def __init__(self, rank: int, world: int, update: int, folder: Path, error: Exception) -> None:
+    def __init__(self, rank: int, world: int, update: int, continuation: str, error: Exception) -> None:
         self.reason = " ".join(str(error).split()) or type(error).__name__
         super().__init__(
             f"process {rank} of {world} stopped after update {update:,}: {self.reason[:300]}. If this is about a "
             "connection, another process ended first: its own message says why. Continue from the last checkpoint "
-            f"with: regard train --resume {folder}"
+            f"with: {continuation}"
         )
 
 
 @contextmanager
-def lost_process_errors(trainer: lightning.Trainer, folder: Path) -> Iterator[None]:
+def lost_process_errors(trainer: lightning.Trainer, continuation: str) -> Iterator[None]:
     """Turn what a process group raises when a process is gone into a `LostProcessError`.
 
     Its backends raise a plain RuntimeError for every error of a connection, so every one of several processes is told
-    the same, with the reason as it was given.
+    the same, with the reason as it was given. `continuation` is what continues the run.
     """
     try:
         yield
     except RuntimeError as error:
         if trainer.world_size == 1:
             raise
-        raise LostProcessError(trainer.global_rank, trainer.world_size, trainer.global_step, folder, error) from error
+        place = trainer.global_rank, trainer.world_size, trainer.global_step
+        raise LostProcessError(*place, continuation, error) from error
 
 
 def batch_remark(settings: TrainingSection, changed: dict[str, list[Any]]) -> str | None:

@@ -43,7 +43,8 @@ class DataSection(StrictSection):
 
     longest: Positive = Field(
         default=256,
-        description="pairs with more tokens than this on a side are left out, and counted; of sounds, frames of 10 ms",
+        description="pairs with more tokens than this on a side are left out, and counted; of sounds, frames of 10 ms, "
+        "1000 by default",
     )
     tokenised: bool = Field(default=False, description="the text is already split by spaces: BLEU counts those tokens")
     on_bad: Literal["error", "skip"] = Field(

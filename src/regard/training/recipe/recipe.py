@@ -17,12 +17,12 @@ from ...models import (
     HeadConfig,
     MultiDecoderConfig,
 )
-from ...models.config_base import SOURCES, TaskName, plugin_values
+from ...models.config_base import SOURCES, TaskName, plugin_config
 from ...plugins import load_plugin, plugin_path
-from .data_section import STRICT, Count, Data, StrictSection
+from .data_section import STRICT, Count, Data, DataSection, StrictSection
 from .recipe_errors import refuse_unknown_keys
 from .recipe_sections import SearchSection, TokenizerSection, TrainingSection, known_or_plugin
-from .source_section import SourceSection, TextSource
+from .source_section import LONGEST, SourceSection, TextSource
 
 for _part in (*ENCODERS.values(), *DECODERS.values(), HeadConfig):
     with_config(STRICT)(_part)  # plain dataclasses, checked as strictly as the sections here
@@ -58,9 +58,7 @@ def _plugin(name: str, kinds: dict[str, type[Any]]) -> WrapValidator:
         kind = value.get("kind") if isinstance(value, dict) else None
         if not isinstance(kind, str) or kind in kinds or plugin_path(kind, name) is None:
             return other(value)
-        plugin = load_plugin(kind, name, bases[name], f"{name}.kind")
-        refuse_unknown_keys(plugin, value)
-        return plugin.from_dict(plugin_values(plugin, value), name)
+        return plugin_config(value, name, bases[name], refuse_unknown_keys)
 
     return WrapValidator(validate)
 
@@ -93,6 +91,16 @@ class Recipe(StrictSection):
     head: Annotated[HeadConfig | None, _plugin("head", {}), AfterValidator(_check_part)] = None
     training: TrainingSection = TrainingSection()
     search: SearchSection = SearchSection()
+
+    @model_validator(mode="after")
+    def _set_longest(self) -> Recipe:
+        """The default of data.longest is that of the source, unless this kind of data has one of its own."""
+        fields = (kind.model_fields["longest"] for kind in (DataSection, type(self.data)))
+        general, default = (field.default for field in fields)
+        if "longest" not in self.data.model_fields_set and default == general:
+            data = self.data.model_copy(update={"longest": LONGEST.get(self.source.kind, default)})
+            object.__setattr__(self, "data", data)  # a recipe is frozen, once it is whole
+        return self
 
     @model_validator(mode="after")
     def _check_sections(self) -> Recipe:

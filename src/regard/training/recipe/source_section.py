@@ -35,4 +35,10 @@ class NoSource(StrictSection):
     kind: Literal["none"] = "none"
 
 
+LONGEST = {"sound": 1000}
+"""Kind of source → the default of data.longest, where it is not that of [data]: 10 seconds, in frames of 10 ms.
+
+It is no setting of the parts that read sounds: as the last base of a recipe, a part would replace what another says.
+"""
+
 SourceSection = Annotated[TextSource | PictureSource | SoundSource | NoSource, Field(discriminator="kind")]

@@ -60,8 +60,9 @@ class Run:
             # A run whose data could not be prepared (an error in a file, say) has nothing to lose.
             begun = there.data.exists() or any(there.checkpoints.iterdir())
             if begun and not force:
+                replaced = "--force" if there.has_recipe else "force=True"
                 raise ValueError(
-                    f"{folder} holds a run; continue it with --resume {folder}, or replace it with --force"
+                    f"{folder} holds a run; continue it with {there.continuation}, or replace it with {replaced}"
                 )
             _clear(folder)
         run = cls(folder, recipe)
@@ -80,6 +81,18 @@ class Run:
                 "folder: continue it there, with fit(model, folder, resume=True, train=…, valid=…)"
             )
         return cls(folder, load_recipe(file))
+
+    @property
+    def has_recipe(self) -> bool:
+        """Whether a recipe describes its model and corpus; otherwise `fit(model, …)` was given them."""
+        return hasattr(self.recipe, "data")
+
+    @property
+    def continuation(self) -> str:
+        """What continues this run after an interruption: the command, or the call in Python."""
+        if self.has_recipe:
+            return f"regard train --resume {self.folder}"
+        return f"fit(model, {str(self.folder)!r}, resume=True, train=…, valid=…)"
 
     @staticmethod
     def recipe_file(folder: Path) -> Path:

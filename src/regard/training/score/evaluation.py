@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -64,7 +65,7 @@ def evaluate_task(
     except UnknownLabelError as error:
         advice = "correct the label, or remove the row"
         if pairs[0].target not in tokenizers.target.names:
-            advice += "; if the first line is a header, name the columns with --columns"
+            advice += "; if the first line is a header, or texts and labels are in other columns, say so with --columns"
         raise ValueError(f"{error}; {advice}") from None
     if task.name != "write":  # running text is cut into windows
         _require_short(encoded, pairs, tokenizers.source.kind, task.recipe.data.longest)
@@ -111,7 +112,7 @@ def pairs_of_file(file: Path, task: str, columns: tuple[Column, ...]) -> list[Pa
 
 
 def default_columns(loaded: Pretrained, file: Path) -> tuple[Column, ...]:
-    """Those that the run was trained with, where they have names that the file has too; else the first two.
+    """Those that the run was trained with, by name or number, where the file has them too; else the first two.
 
     A file without the run's columns of links still has those of its sources and targets.
     """
@@ -124,15 +125,24 @@ def default_columns(loaded: Pretrained, file: Path) -> tuple[Column, ...]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{recipe} is not a recipe: {error}. Say which columns to read with --columns") from error
     columns = data.get("columns") if isinstance(data, dict) else None
-    if not isinstance(columns, list) or not all(isinstance(column, str) for column in columns):
+    if not isinstance(columns, list) or not all(isinstance(column, int | str) for column in columns):
         return 0, 1
-    for names in dict.fromkeys([tuple(columns), tuple(columns[:2])]):
-        try:
-            next(iter(PairReader(file, columns=names, on_bad="skip")), None)
-        except ValueError:  # the file has no such columns
-            continue
-        return names
+    for chosen in dict.fromkeys([tuple(columns), tuple(columns[:2])]):
+        if _has_columns(file, chosen):
+            return chosen
     return 0, 1
+
+
+def _has_columns(file: Path, columns: tuple[Column, ...]) -> bool:
+    """Whether the header of a file has these names, or its first row these numbers."""
+    try:
+        reader = PairReader(file, columns=columns, on_bad="skip")
+        list(reader.check_rows(islice(reader.rows(), 1)))
+    except ValueError:
+        return False
+    # A column that only a number leads to may hold something else than links.
+    unfit = ("missing column", "bad links") if isinstance(columns[0], int) else ("missing column",)
+    return not any(kind in reader.reasons for kind in unfit)
 
 
 def pairs_of_run(loaded: Pretrained, split: Literal["test", "valid"]) -> tuple[list[Pair], bool]:

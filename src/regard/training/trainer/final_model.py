@@ -19,10 +19,12 @@ def save_final_model(fitting: TrainingModule, trainer: lightning.Trainer) -> Non
 
     An average of one checkpoint is that checkpoint: it has been validated, and is not validated again.
     Every process takes part: each evaluates a share, and a model of one's own has the kept weights on all of them.
+    A signal to one of several ends all of them, until nothing is left to do but to write the model.
     """
     run, standing, corpora, task = fitting.run, fitting.standing, fitting.corpora, fitting.task
-    trainer.strategy.barrier()  # the first process has written the last snapshots
-    device = trainer.strategy.root_device
+    device, several = trainer.strategy.root_device, trainer.world_size > 1
+    if several:
+        fitting.signals.end_together(device)  # from here on, the first process has written the last snapshots
     # A new model, of a recipe: with FSDP the trained one is sharded.
     model: Any = task.model(corpora.tokenizers, corpora.train)
     if model is not fitting.model:  # `precision` may have cast the trained one
@@ -42,7 +44,9 @@ def save_final_model(fitting: TrainingModule, trainer: lightning.Trainer) -> Non
         kept = f"the checkpoint of update {standing.best_update:,}"
     best = max(averaged, standing.best)
     model.cpu()
-    trainer.strategy.barrier()  # the others have read the snapshots, and `resume` may remove them
+    if several:
+        fitting.signals.end_together(device)  # from here on, all have read the snapshots, and `resume` may remove them
+        fitting.signals.ignore()
     if not trainer.is_global_zero:
         return
     with replacing_folder(run.model) as unfinished:

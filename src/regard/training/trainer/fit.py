@@ -185,19 +185,20 @@ def _fit(run: Run, parts: RunParts, *, first: bool, resume: bool, changed: dict[
     trainer = make_trainer(run)
     log_recipe(trainer.loggers, recipe)
     try:
-        with lost_process_errors(trainer, folder):
+        with lost_process_errors(trainer, run.continuation):
             trainer.fit(fitting, datamodule=corpora, ckpt_path=last, weights_only=True)
-            if fitting.interrupted:
-                raise SystemExit(128 + (fitting.signals.received or SIGTERM))  # SIGTERM where another process got it
+            if fitting.interrupted is not None:
+                raise SystemExit(128 + fitting.interrupted)
             bar.stop()
-            fitting.signals.end_at_once()  # all updates are saved; what follows is done again by --resume
+            # All updates are saved; what follows is done again by --resume.
+            fitting.signals.training_ended(trainer.world_size)
             save_final_model(fitting, trainer)
     except SystemExit as left:
         # Lightning raises 0 or 1 after a signal before the first update; we raise what the shell expects.
         code = left.code if isinstance(left.code, int) and left.code > 128 else 128 + SIGINT
         if not run.last.exists():
             bar.say("nothing is saved yet")
-        bar.say(f"interrupted; continue with: regard train --resume {folder}")
+        bar.say(f"interrupted; continue with: {run.continuation}")
         raise SystemExit(128 + SIGTERM if isinstance(left, SIGTERMException) else code) from None
     finally:
         fitting.signals.restore()

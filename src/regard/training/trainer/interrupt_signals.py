@@ -7,6 +7,9 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.distributed
+
 if TYPE_CHECKING:
     from types import FrameType
 
@@ -24,11 +27,16 @@ def ignore_signals(worker: int = 0) -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def first_signal(counts: list[float]) -> signal.Signals | None:
+    """The signal that some process received, by the sums of `flags` over all of them: the same one for each process."""
+    return next((number for number, count in zip(SIGNALS, counts, strict=True) if count), None)
+
+
 class InterruptSignals:
     """`received` is the first signal that came while they were installed; a second one ends the process at once.
 
-    After `end_at_once` the first one does too, and after `ignore` none. `restore` brings back the handlers from before
-    this object was made, and so from before Lightning's.
+    After `training_ended` the first one does too if there is one process, and after `ignore` none. `restore` brings
+    back the handlers from before this object was made, and so from before Lightning's.
     """
 
     def __init__(self) -> None:
@@ -44,12 +52,25 @@ class InterruptSignals:
             for number in SIGNALS:
                 signal.signal(number, self._receive)
 
-    def end_at_once(self) -> None:
-        """From here on nothing is left to be finished: a signal ends the process, also one that came before."""
-        self._at_once = True
-        self.install()  # again: Lightning has put back the handler of SIGTERM
-        if self.received is not None:
+    def flags(self) -> list[float]:
+        """1 for the one of `SIGNALS` that was received, and 0 for the others."""
+        return [float(number == self.received) for number in SIGNALS]
+
+    def training_ended(self, processes: int) -> None:
+        """From here on nothing is left to be finished: a signal ends the process, also one that came before.
+
+        Of several processes, none ends before the others, which would wait for it: all do at `end_together`.
+        """
+        self._at_once = processes == 1
+        if self._at_once and self.received is not None:
             raise SystemExit(128 + self.received)
+
+    def end_together(self, device: torch.device) -> None:
+        """Wait for all processes. Where one of them has received a signal, all end with the same exit status."""
+        counts = torch.tensor(self.flags(), device=device)
+        torch.distributed.all_reduce(counts)
+        if (received := first_signal(counts.tolist())) is not None:
+            raise SystemExit(128 + received)
 
     def ignore(self) -> None:
         """All is done, and the process ends by itself."""

@@ -28,12 +28,13 @@ from ..run.checkpoints import WeightSnapshots, restore_rng_state, rng_state, siz
 from ..run.metrics_file import MetricsFile
 from ..run.provenance import Provenance
 from .cuda_graphs import CudaGraphs
-from .interrupt_signals import InterruptSignals
+from .interrupt_signals import InterruptSignals, first_signal
 from .training_model import DivergedError, TrainingModel
 from .validation import ValidationState, validate
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+    from signal import Signals
 
     from torch import Tensor
 
@@ -70,8 +71,8 @@ class TrainingModule(lightning.LightningModule):
         self._averages: list[Tensor] | None = None  # of a checkpoint
         self.resumed: CheckpointEntry | None = None  # what is known of the checkpoint that training resumes from
         self.signals = InterruptSignals()
-        self.interrupted = False  # by a signal, to this process or another
-        self._signalled: Tensor | None = None  # how many processes had received one at the last update
+        self.interrupted: Signals | None = None  # by a signal to this process or another
+        self._signalled: Tensor | None = None  # how many processes had received each signal at the last update
         self._sums: Tensor | None = None  # of [tokens, total, nll] since the last line of metrics
         self._graphs: CudaGraphs | None = None
         self._chance: list[dict[str, Any]] | None = None  # to be restored before the first update
@@ -131,6 +132,9 @@ class TrainingModule(lightning.LightningModule):
         if self._patience_is_over():  # killed between the last validation and the end
             self.trainer.should_stop = True
 
+    def on_fit_end(self) -> None:
+        self.signals.install()  # again: Lightning has put back the handlers from before, and now ends its loggers
+
     # The update
 
     def training_step(self, batches: list[Batch], index: int) -> None:
@@ -142,11 +146,11 @@ class TrainingModule(lightning.LightningModule):
                 loss = self._backward(batch)
             sums += torch.stack([loss.tokens.double(), loss.total.detach().double(), loss.nll.double()])
         if self.trainer.world_size > 1:
-            reduced = torch.cat([sums, sums.new_tensor([self.signals.received is not None])])
+            reduced = torch.cat([sums, sums.new_tensor(self.signals.flags())])
             torch.distributed.all_reduce(reduced)
             # Of the update before: reading that of this one would wait for the device.
-            self.interrupted = self._signalled is not None and bool(self._signalled)
-            sums, self._signalled = reduced[:3], reduced[3]
+            self.interrupted = None if self._signalled is None else first_signal(self._signalled.tolist())
+            sums, self._signalled = reduced[:3], reduced[3:]
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)
         if scaler is not None:  # 16-mixed; an update whose gradients are not finite is left out, and the scale is cut
             scaler.unscale_(optimizer.optimizer)
@@ -207,8 +211,8 @@ class TrainingModule(lightning.LightningModule):
                 self.snapshots.take(update, weights)
             self.save()
         if self.trainer.world_size == 1:  # with several, all of them learned of it in `training_step`
-            self.interrupted = self.signals.received is not None
-        if self.interrupted:
+            self.interrupted = self.signals.received
+        if self.interrupted is not None:
             self._save_interrupted(update)
 
     def _save_interrupted(self, update: int) -> None:
