@@ -150,5 +150,5 @@ def _step_graph(model: EncoderDecoder, writer: DecoderWriter) -> OnnxGraph:
     if step.weights is not None:
         g.output("weights", step.weights, FLOAT, ["rows", "maps", "places"])
     if step.self_weights is not None:
-        g.output("self_weights", step.self_weights, FLOAT, ["rows", "maps", "longer"])
+        g.output("self_weights", step.self_weights, FLOAT, ["rows", "maps", "seen"])
     return g
