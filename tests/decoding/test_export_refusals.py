@@ -81,6 +81,11 @@ def test_parts_of_a_plugin(tmp_path: Path) -> None:
     decoder = EncoderDecoder(EncoderDecoderConfig(WORDS, WORDS, ENCODER, OwnDecoderConfig(embedding=8, width=8)))
     with pytest.raises(ValueError, match=r"a decoder of kind 'mypkg.parts:OwnDecoderConfig' is not exported to ONNX"):
         export_onnx(decoder, TokenizerPair(TEXT, TEXT), tmp_path / "out")
+    several = MultiDecoder(
+        MultiDecoderConfig(WORDS, WORDS, ENCODER, OwnDecoderConfig(embedding=8, width=8), tags=[4, 5])
+    )
+    with pytest.raises(ValueError, match=r"a decoder of kind 'mypkg.parts:OwnDecoderConfig' is not exported to ONNX"):
+        export_onnx(several, TokenizerPair(TEXT, TEXT), tmp_path / "out")
     head = Classifier(ClassifierConfig(WORDS, 2, ENCODER, OwnHead()))
     with pytest.raises(ValueError, match=r"a head of kind 'mypkg.parts:OwnHead' is not exported to ONNX; exported are"):
         export_onnx(head, TokenizerPair(TEXT, LabelSet(["a", "b"])), tmp_path / "out")

@@ -74,7 +74,7 @@ def varied(model: Any) -> Any:
     return model.eval()
 
 
-def exported(model: Any, folder: Path, **options: Any) -> Path:
+def export_graphs(model: Any, folder: Path, **options: Any) -> Path:
     """The model as graphs, beside tokenizers of as many tokens."""
     text = Tokenizer.train("character", WORDS, ["abcdefghijklmnopqrstuvwxyz"])
     readers: dict[str, Any] = {"picture": PictureReader(64), "sound": SoundReader(), "none": EmptyReader()}
@@ -100,7 +100,9 @@ def first_state(folder: Path, rows: int) -> Arrays:
     return {f"state.{name}": np.zeros([sizes.get(n, n) for n in x["shape"]], x["dtype"]) for name, x in shapes}
 
 
-def started(model: EncoderDecoder, folder: Path, source: torch.Tensor, lengths: torch.Tensor) -> tuple[Arrays, Arrays]:
+def first_values(
+    model: EncoderDecoder, folder: Path, source: torch.Tensor, lengths: torch.Tensor
+) -> tuple[Arrays, Arrays]:
     if model.config.encoder.reads == "none":
         return {}, first_state(folder, len(lengths))
     return parts(graph(folder / "encoder.onnx")(fed(source, lengths)))
@@ -121,7 +123,7 @@ def check_steps(model: EncoderDecoder, folder: Path, beams: int = 1) -> None:
     """A few steps with the same tokens: logits and weights of torch. With `beams`, rows of one sentence."""
     source, lengths = (x[: 1 if beams > 1 else None] for x in sources(model))
     tokens = torch.randint(4, WORDS, (len(lengths) * beams, STEPS))
-    memory, state = started(model, folder, source, lengths)
+    memory, state = first_values(model, folder, source, lengths)
     state = {name: value.repeat(beams, 0) for name, value in state.items()}
     step = graph(folder / "decoder.onnx")
     for t, (logits, _, weights) in enumerate(steps_of(model, model.encode(source, lengths), tokens, beams)):

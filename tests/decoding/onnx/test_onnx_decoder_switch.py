@@ -28,13 +28,13 @@ from tests.support.onnx_graphs import (
     STEPS,
     WORDS,
     check_steps,
-    exported,
+    export_graphs,
     fed,
+    first_values,
     graph,
     greedy,
     next_state,
     sources,
-    started,
     steps_of,
     varied,
 )
@@ -69,7 +69,7 @@ def model_of(name: str, tied: Any = "none") -> MultiDecoder:
 def test_each_row_is_that_of_its_decoder(name: str, tmp_path: Path) -> None:
     """A batch of two sentences for two decoders, and a beam of one sentence."""
     model = model_of(name)
-    folder = exported(model, tmp_path / "onnx")
+    folder = export_graphs(model, tmp_path / "onnx")
     check_steps(model, folder)
     check_steps(model, folder, beams=3)
     source, lengths = sources(model)
@@ -80,9 +80,9 @@ def test_each_row_is_that_of_its_decoder(name: str, tmp_path: Path) -> None:
 @torch.no_grad()
 def test_int8(tmp_path: Path) -> None:
     model = model_of("bahdanau", tied="decoder")
-    folder = exported(model, tmp_path / "int8", quantization="int8")
+    folder = export_graphs(model, tmp_path / "int8", quantization="int8")
     source, lengths = sources(model)
-    memory, state = started(model, folder, source, lengths)
+    memory, state = first_values(model, folder, source, lengths)
     tokens, step = torch.randint(4, WORDS, (2, STEPS)), graph(folder / "decoder.onnx")
     for t, (logits, _, _) in enumerate(steps_of(model, model.encode(source, lengths), tokens)):
         result = step({"token": tokens[:, t].numpy(), **memory, **state})
@@ -92,7 +92,7 @@ def test_int8(tmp_path: Path) -> None:
 
 def test_a_source_without_a_tag_is_refused(tmp_path: Path) -> None:
     model = model_of("bahdanau")
-    encoder = graph(exported(model, tmp_path / "onnx") / "encoder.onnx")
+    encoder = graph(export_graphs(model, tmp_path / "onnx") / "encoder.onnx")
     with pytest.raises(Exception, match="indices element out of data bounds"):
         encoder({"source": np.array([[6, 8, 2]]), "lengths": np.array([3])})
 

@@ -16,7 +16,7 @@ from regard.models import (
     TransformerDecoderConfig,
 )
 from regard.models.encoders import efficientnet_encoder
-from tests.support.onnx_graphs import WORDS, check_steps, exported, fed, graph, parts, sources, varied
+from tests.support.onnx_graphs import WORDS, check_steps, export_graphs, fed, graph, parts, sources, varied
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ def model_of(decoder: Any, size: int) -> EncoderDecoder:
 @pytest.mark.parametrize("decoder", [TELL, TransformerDecoderConfig(**DEEP)], ids=["tell", "transformer"])
 def test_a_captioner_computes_the_same(decoder: Any, size: int, tmp_path: Path) -> None:
     model = model_of(decoder, size)
-    folder = exported(model, tmp_path / "onnx")
+    folder = export_graphs(model, tmp_path / "onnx")
     check_steps(model, folder)
     check_steps(model, folder, beams=3)
 
@@ -57,7 +57,7 @@ def test_the_pretrained_network(kind: Any, tmp_path: Path) -> None:
     model.encoder.pretrain()
     source, lengths = sources(model)
     expected = model.encode(source, lengths).vectors
-    folder = exported(model, tmp_path / "onnx", quantization=kind)
+    folder = export_graphs(model, tmp_path / "onnx", quantization=kind)
     memory, _ = parts(graph(folder / "encoder.onnx")(fed(source, lengths)))
     values = torch.from_numpy(memory["memory.values"])
     assert values.shape == expected.shape == (2, 49, 1280)

@@ -26,7 +26,7 @@ from regard.models import (
     TransformerDecoderConfig,
     TransformerEncoderConfig,
 )
-from tests.support.onnx_graphs import WORDS, check, check_steps, close, exported, greedy, sources, varied
+from tests.support.onnx_graphs import WORDS, check, check_steps, close, export_graphs, greedy, sources, varied
 from tools import systems_page as systems
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def test_every_system_computes_the_same(reads: str, encoder: str, part: str, tmp
     else:
         decoder = systems.paired(below, systems.WRITERS[part])
         model = varied(EncoderDecoder(EncoderDecoderConfig(words, WORDS, below, decoder)))
-    check(model, exported(model, tmp_path / "onnx"))
+    check(model, export_graphs(model, tmp_path / "onnx"))
 
 
 TEXT = RecurrentEncoderConfig(embedding=12, width=8, dropout=0.0)
@@ -107,7 +107,7 @@ def test_variants_compute_the_same(name: str, tmp_path: Path) -> None:
     encoder, decoder = VARIANTS[name]
     words = 0 if encoder.kind == "none" else WORDS
     model = varied(EncoderDecoder(EncoderDecoderConfig(words, WORDS, encoder, decoder, longest=32)))
-    folder = exported(model, tmp_path / "onnx")
+    folder = export_graphs(model, tmp_path / "onnx")
     check_steps(model, folder)
     check_steps(model, folder, beams=3)
 
@@ -120,7 +120,7 @@ def test_a_pointer_computes_the_same(attention: Any, tmp_path: Path) -> None:
     if attention != "transformer":
         decoder = RecurrentDecoderConfig(attention=attention, energy="general", copy=True, **RNN)
     model = varied(EncoderDecoder(EncoderDecoderConfig(WORDS, WORDS, TEXT, decoder, slots=20)))
-    folder = exported(model, tmp_path / "onnx")
+    folder = export_graphs(model, tmp_path / "onnx")
     assert bool((sources(model)[0] >= WORDS - 20).any())
     check_steps(model, folder)
     check_steps(model, folder, beams=3)
@@ -130,7 +130,7 @@ def test_a_pointer_computes_the_same(attention: Any, tmp_path: Path) -> None:
 def test_poolings_compute_the_same(pooling: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = varied(Classifier(ClassifierConfig(WORDS, 3, TEXT, HeadConfig(pooling=pooling, hidden=8))))
-    check(model, exported(model, tmp_path / "onnx"))
+    check(model, export_graphs(model, tmp_path / "onnx"))
 
 
 def test_a_text_of_words_that_every_text_has(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_text_of_words_that_every_text_has(tmp_path: Path) -> None:
     model = varied(Classifier(ClassifierConfig(WORDS, 3, TEXT, HeadConfig(pooling="static", idf="plain"))))
     model.static.idf.copy_(torch.rand(WORDS))
     model.static.idf[sources(model)[0][1]] = 0.0
-    check(model, exported(model, tmp_path / "onnx"))
+    check(model, export_graphs(model, tmp_path / "onnx"))
 
 
 @pytest.mark.parametrize("name", [name for name in load_model_and_tokenizers.shipped() if "tatoeba" in name])

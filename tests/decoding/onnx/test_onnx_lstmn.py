@@ -30,14 +30,14 @@ from tests.support.onnx_graphs import (
     check,
     check_steps,
     close,
-    exported,
+    export_graphs,
     fed,
     first_state,
+    first_values,
     graph,
     next_state,
     parts,
     sources,
-    started,
     steps_of,
     varied,
 )
@@ -94,25 +94,25 @@ def check_tapes(state: Any, theirs: dict[str, np.ndarray]) -> None:
 @torch.no_grad()
 def test_steps_have_the_tapes_and_weights_of_torch(name: str, tmp_path: Path) -> None:
     model = model_of(name)
-    folder = exported(model, tmp_path / "onnx")
+    folder = export_graphs(model, tmp_path / "onnx")
     source, lengths = sources(model)
     tokens = torch.randint(4, WORDS, (2, STEPS))
-    memory, state = started(model, folder, source, lengths)
+    memory, state = first_values(model, folder, source, lengths)
     annotations, step = model.encode(source, lengths), graph(folder / "decoder.onnx")
     with regard.watch(model) as seen:
         model.decoder(tokens, annotations)
     layers = [seen[f"decoder.layers.{layer}"].weights.dense() for layer in range(model.config.decoder.layers)]
     expected = torch.stack(layers, 1)  # [2, layers, steps with a tape, entries]
-    begins = 0 if memory else 1  # without a source the tape is empty at the first step
+    empty_steps = 0 if memory else 1  # without a source the tape is empty at the first step
     for t, (logits, after, weights) in enumerate(steps_of(model, annotations, tokens)):
         result = step({"token": tokens[:, t].numpy(), **memory, **state})
         close(logits, result["logits"])
         if weights is not None:
             close(weights, result["weights"])
-        entries = t + 1 - begins
+        entries = t + 1 - empty_steps
         assert result["self_weights"].shape == (2, len(layers), entries)
         if entries:
-            close(expected[:, :, t - begins, :entries], result["self_weights"])
+            close(expected[:, :, t - empty_steps, :entries], result["self_weights"])
         state = next_state(result)
         check_tapes(after, state)
 
@@ -120,7 +120,7 @@ def test_steps_have_the_tapes_and_weights_of_torch(name: str, tmp_path: Path) ->
 @pytest.mark.parametrize("name", MODELS)
 def test_one_sentence_has_several_rows(name: str, tmp_path: Path) -> None:
     model = model_of(name)
-    check_steps(model, exported(model, tmp_path / "onnx"), beams=3)
+    check_steps(model, export_graphs(model, tmp_path / "onnx"), beams=3)
 
 
 @torch.no_grad()
@@ -129,7 +129,7 @@ def test_the_graph_of_an_encoder_has_its_weights(tmp_path: Path) -> None:
     source, lengths = sources(model)
     with regard.watch(model) as seen:
         model.encode(source, lengths)
-    folder = exported(model, tmp_path / "onnx")
+    folder = export_graphs(model, tmp_path / "onnx")
     weights = graph(folder / "encoder.onnx")(fed(source, lengths))["encoder_weights"]  # [2, layers, places, places]
     assert weights.shape == (2, 2, 7, 7)
     assert not weights[:, :, 0].any(), "the first word has nothing before it"
@@ -145,7 +145,7 @@ def test_a_classifier(reads: Any, pooling: Any, tmp_path: Path) -> None:
     encoder = LSTMNEncoderConfig(reads=reads, layers=2, **RNN)
     words = WORDS if reads == "text" else 0
     model = varied(Classifier(ClassifierConfig(words, 3, encoder, HeadConfig(pooling=pooling, hidden=8))))
-    check(model, exported(model, tmp_path / "onnx"))
+    check(model, export_graphs(model, tmp_path / "onnx"))
 
 
 @pytest.mark.parametrize("name", ["deep-two-layers", "language-model"])
@@ -153,9 +153,9 @@ def test_a_classifier(reads: Any, pooling: Any, tmp_path: Path) -> None:
 def test_int8(name: str, tmp_path: Path) -> None:
     """The matrices inside the loop of an encoder stay floats; those of a step become bytes."""
     model = model_of(name)
-    folder = exported(model, tmp_path / "int8", quantization="int8")
+    folder = export_graphs(model, tmp_path / "int8", quantization="int8")
     source, lengths = sources(model)
-    memory, state = started(model, folder, source, lengths)
+    memory, state = first_values(model, folder, source, lengths)
     tokens, step = torch.randint(4, WORDS, (2, STEPS)), graph(folder / "decoder.onnx")
     for t, (logits, _, _) in enumerate(steps_of(model, model.encode(source, lengths), tokens)):
         result = step({"token": tokens[:, t].numpy(), **memory, **state})
@@ -205,6 +205,6 @@ def test_tapes_of_the_encoder_enter_the_memory(tmp_path: Path) -> None:
     source, lengths = sources(model)
     with torch.no_grad():
         annotations = model.encode(source, lengths)
-    memory, _ = parts(graph(exported(model, tmp_path / "onnx") / "encoder.onnx")(fed(source, lengths)))
+    memory, _ = parts(graph(export_graphs(model, tmp_path / "onnx") / "encoder.onnx")(fed(source, lengths)))
     assert annotations.tape is not None
     close(torch.cat([annotations.vectors, annotations.tape], -1), memory["memory.values"])

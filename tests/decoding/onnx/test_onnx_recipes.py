@@ -12,7 +12,7 @@ import torch
 from regard.decoding import load_model_and_tokenizers
 from regard.decoding.onnx import export_onnx
 from regard.models import Classifier, EncoderDecoder, MultiDecoder
-from tests.support.onnx_graphs import WORDS, check, exported, varied
+from tests.support.onnx_graphs import WORDS, check, export_graphs, varied
 
 pytest.importorskip("onnxruntime", reason="needs the extra `dev`")
 pytest.importorskip("pydantic", reason="needs the extra `train`")
@@ -69,7 +69,7 @@ def model_of(config: Any) -> Any:
 @pytest.mark.parametrize("name", configurations())
 def test_every_recipe(name: str, tmp_path: Path) -> None:
     model = model_of(configurations()[name])
-    check(model, exported(model, tmp_path / "onnx"))
+    check(model, export_graphs(model, tmp_path / "onnx"))
 
 
 @pytest.mark.parametrize("name", recipe_loader.architectures())
@@ -78,7 +78,7 @@ def test_every_architecture(name: str, tmp_path: Path) -> None:
     file.write_text(f'base = ["{name}"]\n[data]\nkind = "files"\ntrain = ["a.csv"]\nvalid = []\nhold_out = 10\n')
     config = configuration(recipe_loader.load_recipe(file))
     model = model_of(config)
-    check(model, exported(model, tmp_path / "onnx"))
+    check(model, export_graphs(model, tmp_path / "onnx"))
 
 
 @pytest.mark.parametrize("name", load_model_and_tokenizers.shipped())

@@ -44,18 +44,18 @@ class DecoderSwitchWriter(DecoderWriter):
         assert encoded.source is not None
         number, shapes = self._number(g, encoded.source), self.inner[0].shapes()
         memories, states = zip(*(writer.start(g, encoded) for writer in self.inner), strict=True)
-        memory = self._chosen_values(g, number, memories, shapes.memory)
-        return {**memory, "decoder": number}, self._chosen_values(g, number, states, shapes.state)
+        memory = self._select_values(g, number, memories, shapes.memory)
+        return {**memory, "decoder": number}, self._select_values(g, number, states, shapes.state)
 
     def step(self, g: OnnxGraph, token: str, memory: Values, state: Values) -> StepValues:
         """Features [rows, decoders · width]: those of every decoder, side by side."""
         number = memory["decoder"]
         steps = [writer.step(g, token, memory, state) for writer in self.inner]
-        after = self._chosen_values(g, number, [step.state for step in steps], self.inner[0].shapes().state)
+        after = self._select_values(g, number, [step.state for step in steps], self.inner[0].shapes().state)
         maps = []
         for values in ([step.weights for step in steps], [step.self_weights for step in steps]):
             each = [value for value in values if value is not None]
-            maps.append(self._chosen(g, number, each, 3) if each else None)
+            maps.append(self._select(g, number, each, 3) if each else None)
         features = g.op("Concat", *(step.features for step in steps), axis=-1)
         return StepValues(features, after, *maps)
 
@@ -65,7 +65,7 @@ class DecoderSwitchWriter(DecoderWriter):
             writer.logits(g, replace(step, features=features), memory)
             for writer, features in zip(self.inner, parts, strict=True)
         ]
-        return self._chosen(g, memory["decoder"], each, 2)
+        return self._select(g, memory["decoder"], each, 2)
 
     def _number(self, g: OnnxGraph, source: str) -> str:
         """The number of each sentence's tag, [batch]. Without a tag it is outside a table, which runtimes refuse."""
@@ -75,15 +75,15 @@ class DecoderSwitchWriter(DecoderWriter):
         place = g.op("ArgMax", g.op("Concat", matches, none, axis=1), axis=1, keepdims=0)
         return g.op("Gather", g.shape(*range(len(self.tags))), place)
 
-    def _chosen_values(
+    def _select_values(
         self, g: OnnxGraph, number: str, values: Sequence[Values], shapes: dict[str, TensorShape]
     ) -> Values:
         return {
-            name: self._chosen(g, number, [each[name] for each in values], len(shape.shape))
+            name: self._select(g, number, [each[name] for each in values], len(shape.shape))
             for name, shape in shapes.items()
         }
 
-    def _chosen(self, g: OnnxGraph, number: str, values: list[str], axes: int) -> str:
+    def _select(self, g: OnnxGraph, number: str, values: list[str], axes: int) -> str:
         """Row by row one of the values, each [rows, …] with this many axes; one number may serve several rows."""
         chosen = values[0]
         for k, value in enumerate(values[1:], start=1):

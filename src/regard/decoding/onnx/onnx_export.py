@@ -43,7 +43,8 @@ def export_onnx(
 
     An encoder-decoder has two graphs, a language model the second alone:
 
-    - `encoder.onnx`: `source`, `lengths` → `memory.*`, constant while a sentence is decoded, and the first `state.*`;
+    - `encoder.onnx`: `source`, `lengths` → `memory.*`, constant while a sentence is decoded, the first `state.*`, and
+      `encoder_weights` [sentences, maps, places, places] of self-attention, where the encoder has it;
     - `decoder.onnx`, one step: `token` [rows], `memory.*`, `state.*` → `logits` [rows, vocabulary], `next.*` (the new
       state), `weights` [rows, maps, places] over the source and `self_weights` [rows, maps, steps] over the tokens so
       far, where the decoder has them; those of an LSTMN are over its tape, whose first entry is computed from the

@@ -105,7 +105,8 @@ class OnnxGraph:
         results = [g.op("Identity", value) for value in (condition, *after, output)]
         outputs = [self._value(results[0], "bool", []), *(self._value(name, FLOAT, None) for name in results[1:])]
         graph = self._onnx.helper.make_graph(g._nodes, g._name, inputs, outputs)
-        return self.ops("Loop", self.op("Squeeze", steps), "", *first, outputs=len(first) + 1, body=graph)
+        limit, always = self.op("Squeeze", steps), self.constant(True, "bool")
+        return self.ops("Loop", limit, always, *first, outputs=len(first) + 1, body=graph)
 
     def cast(self, value: str, dtype: str) -> str:
         return self.op("Cast", value, to=self._type(dtype))

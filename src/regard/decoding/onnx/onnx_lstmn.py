@@ -45,7 +45,7 @@ def empty_tape(g: OnnxGraph, width: int, rows: str) -> Values:
     return {"keys": keys, "values": values, "query": zeros(g, rows, width)}
 
 
-def written(g: OnnxGraph, layer: LSTMN, tape: Values, hidden: str, cell: str) -> Values:
+def write_entry(g: OnnxGraph, layer: LSTMN, tape: Values, hidden: str, cell: str) -> Values:
     """The tape with one more entry, h and c [rows, width]."""
     key, value = linear(g, hidden, layer.energy.key.weight), g.op("Concat", hidden, cell, axis=-1)
     entries = {"keys": key, "values": value}
@@ -78,7 +78,7 @@ def lstmn_step(
     context, weights = _look(g, layer, g.op("Add", query, tape["query"]), tape)
     before = g.ops("Split", context, outputs=2, axis=-1, num_outputs=2)  # h̃, c̃
     hidden, cell = cell_gates(g, layer.cell, gates, before, added)
-    after = written(g, layer, tape, hidden, cell)
+    after = write_entry(g, layer, tape, hidden, cell)
     after["query"] = linear(g, before[0], layer.energy.query.weight[:, layer.width_in :])
     return TapeStep(hidden, after, weights)
 
@@ -87,8 +87,8 @@ def _look(g: OnnxGraph, layer: LSTMN, q: str, tape: Values) -> tuple[str, str]:
     """The context [rows, 2 width] and the weights [rows, steps]. A closed entry of zeros stands after the last, which
     has all the weight where the tape is empty, and none elsewhere: runtimes differ in sums of nothing."""
     rows, width = g.size(q, 0), layer.width
-    no_steps = g.op("Concat", g.shape(1), g.size(tape["keys"], 1), axis=0)
-    closed = g.op("Concat", g.op("Expand", g.constant(0.0), no_steps), g.constant([[CLOSED]]), axis=1)
+    open_entries = g.op("Concat", g.shape(1), g.size(tape["keys"], 1), axis=0)
+    closed = g.op("Concat", g.op("Expand", g.constant(0.0), open_entries), g.constant([[CLOSED]]), axis=1)
     entries = {
         "keys": g.op("Concat", tape["keys"], zeros(g, rows, 1, width), axis=1),
         "values": g.op("Concat", tape["values"], zeros(g, rows, 1, 2 * width), axis=1),
@@ -115,4 +115,6 @@ def lstmn_layer(g: OnnxGraph, x: str, layer: LSTMN) -> tuple[str, str, str]:
 
     *last, weights = g.loop(time, [first[name] for name in names], body)
     hidden, memory = g.ops("Split", last[names.index("values")], outputs=2, axis=-1, num_outputs=2)
-    return hidden, memory, g.op("Unsqueeze", g.op("Transpose", weights, perm=[1, 0, 2]), g.shape(1))
+    # onnxruntime stacks the rows of all steps, and the evaluator of the package `onnx` concatenates them.
+    rows = g.op("Reshape", weights, g.op("Concat", time, batch, time, axis=0))
+    return hidden, memory, g.op("Unsqueeze", g.op("Transpose", rows, perm=[1, 0, 2]), g.shape(1))

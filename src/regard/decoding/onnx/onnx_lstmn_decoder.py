@@ -9,7 +9,7 @@ from torch import nn
 from .onnx_decoder_writer import DecoderShapes, DecoderWriter, StepValues, TensorShape
 from .onnx_graph import FLOAT
 from .onnx_layers import embed, linear, linear_of
-from .onnx_lstmn import empty_tape, lstmn_inputs, lstmn_step, tape_shapes, written, zeros
+from .onnx_lstmn import empty_tape, lstmn_inputs, lstmn_step, tape_shapes, write_entry, zeros
 from .onnx_memory import additive_energies, memory_shapes, memory_values, weighted_values
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class LSTMNDecoderWriter(DecoderWriter):
         state: Values = {}
         firsts = [g.op("Tanh", linear_of(g, encoded.summary, bridge)) for bridge in decoder.bridges]
         for number, (layer, first) in enumerate(zip(decoder.layers, firsts, strict=True)):
-            tape = written(g, layer, empty_tape(g, width, rows), first, zeros(g, rows, width))
+            tape = write_entry(g, layer, empty_tape(g, width, rows), first, zeros(g, rows, width))
             state |= {f"{name}.{number}": value for name, value in tape.items()}
         memory = memory_values(g, linear_of(g, encoded.vectors, decoder.energy.key), encoded)
         if self._deep:
