@@ -50,8 +50,8 @@ TEXTS = [  # model, text, tokens to generate
     ("tatoeba-transformer-en-fr", "My sister has a small black dog.", 0),
     ("shakespeare-transformer", "ROMEO:\nBut soft, what light", 40),
 ]
-NOT_EXPORTED = ("phrasebook-lstmn-en",)
-"""Models without ONNX graphs: the tape of an LSTMN grows with every step."""
+NOT_LIVE = ("phrasebook-lstmn-en",)
+"""Models that the page does not run: it draws a weight of each token for itself, and an LSTMN has none."""
 INSIDE = "shakespeare-transformer", "My lord, the night is"
 """The model and the text of the Inside view; the text is the one that the view begins with (views/inside/inside.js)."""
 BEGIN = """
@@ -110,7 +110,7 @@ def write(folder: Path, *, texts: list[tuple[str, str, int]] | None = None, card
         raise SystemExit(f"there is no {RUNTIME}; install it with: npm ci --ignore-scripts")
     data = folder / "data"
     (data / "traces").mkdir(parents=True)
-    models = [model for model in installed_models() if model.ours and model.name not in NOT_EXPORTED]
+    models = [model for model in installed_models() if model.ours and model.name not in NOT_LIVE]
     library = Library([], installed_models())
     traces = [first_trace.first_trace()]  # what the page opens on
     for name, text, count in TEXTS if texts is None else texts:

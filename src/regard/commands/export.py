@@ -30,9 +30,9 @@ def export(
     """Convert a model to CTranslate2 (a fast C++ library), to ONNX graphs, or to a folder of transformers.
 
     CTranslate2: greedy translations are the same, token for token; `regard translate --engine ctranslate2` runs the
-    result. ONNX: encoder and one decoder step, with state and attention weights, for any ONNX runtime; classifiers
-    and recurrent models too. transformers: a folder for `from_pretrained`, to fine-tune or to push to a hub, of
-    Transformers that translate or continue a text.
+    result. ONNX: encoder and one decoder step, with state and attention weights, or a classifier, for any ONNX runtime;
+    every model but those with parts of plug-ins. transformers: a folder for `from_pretrained`, to fine-tune or to push
+    to a hub, of Transformers that translate or continue a text.
 
     \b
     Examples:

@@ -29,9 +29,11 @@ class MultiDecoderConfig(EncoderDecoderConfig):
         return False
 
     def export_problem(self, engine: ExportEngine) -> str | None:
+        if engine == "onnx":
+            return super().export_problem(engine)
         return (
-            f"a model with several decoders, here {len(self.tags)}, is not exported; exported are models with one "
-            "decoder: train one for each language, without `decoders` in the recipe"
+            f"a model with several decoders, here {len(self.tags)}, is not exported to {engine}; export it with --to "
+            "onnx, or train one model for each language, without `decoders` in the recipe"
         )
 
     def problems(self) -> list[str]:

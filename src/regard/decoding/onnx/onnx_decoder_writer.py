@@ -37,7 +37,7 @@ class StepValues:
     features: str  # [rows, width]
     state: Values
     weights: str | None = None  # over the annotations, [rows, maps, places]
-    self_weights: str | None = None  # over the tokens so far, [rows, maps, steps]
+    self_weights: str | None = None  # over the tokens or states so far, [rows, maps, steps]
 
 
 class DecoderWriter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .onnx_lstmn_decoder import LSTMNDecoderWriter
 from .onnx_recurrent_decoder import RecurrentDecoderWriter
 from .onnx_show_attend_tell import ShowAttendTellWriter
 from .onnx_transformer_decoder import TransformerDecoderWriter
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _WRITERS: dict[str, Callable[[Any, int], DecoderWriter]] = {
     "rnn": RecurrentDecoderWriter,
+    "lstmn": LSTMNDecoderWriter,
     "transformer": TransformerDecoderWriter,
     "tell": ShowAttendTellWriter,
 }

@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from ...layers.positions import sinusoids
+from ...models.encoders import efficientnet_encoder, picture_convolution_encoder
 from ...models.encoders.source_embedding import LOUDEST, SoundEmbedding
+from .onnx_efficientnet import efficientnet
 from .onnx_graph import FLOAT, INTEGER
 from .onnx_layers import (
     LayerWriter,
@@ -26,6 +28,7 @@ from .onnx_layers import (
     recurrent_layer,
     zero_padding,
 )
+from .onnx_lstmn import lstmn_layer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +45,7 @@ class EncoderValues:
     lengths: str  # [batch]
     summary: str  # [batch, width]
     weights: str | None = None  # of self-attention, [batch, maps, places, places]
+    tape: str | None = None  # the memories of an LSTMN beside the vectors, [batch, places, width]
     source: str | None = None  # the ids of the source, for a decoder that copies them
 
 
@@ -100,6 +104,17 @@ def _transformer(g: OnnxGraph, encoder: Any, source: str, lengths: str) -> Encod
     return EncoderValues(x, lengths, masked_mean(g, x, lengths), g.op("Concat", *maps, axis=1))
 
 
+def _lstmn(g: OnnxGraph, encoder: Any, source: str, lengths: str) -> EncoderValues:
+    x, lengths = _embedded(g, encoder.embedding, source, lengths)
+    tape, maps = "", []
+    for layer in encoder.layers:
+        x, tape, weights = lstmn_layer(g, x, layer)
+        maps.append(weights)
+    last = g.op("Unsqueeze", g.op("Sub", lengths, g.constant(1, INTEGER)), g.shape(1))
+    summary = g.op("GatherND", x, last, batch_dims=1)  # [batch, width]
+    return EncoderValues(x, lengths, summary, g.op("Concat", *maps, axis=1), tape)
+
+
 def _bag(g: OnnxGraph, encoder: Any, source: str, lengths: str) -> EncoderValues:
     x = embed(g, encoder.embedding, source)
     return EncoderValues(x, lengths, masked_mean(g, x, lengths))
@@ -128,10 +143,22 @@ def _grid(g: OnnxGraph, encoder: Any, source: str, lengths: str) -> EncoderValue
         x = g.op("Conv", x, g.weight(layer.convolution.weight), strides=[2, 2], pads=[1, 1, 1, 1])
         x = g.op("Gelu", layer_norm(g, g.op("Transpose", x, perm=[0, 2, 3, 1]), layer.norm))
         x = g.op("Transpose", x, perm=[0, 3, 1, 2])
-    x = feed_forward(g, g.op("Transpose", x, perm=[0, 2, 3, 1]), encoder.feed)  # [batch, rows, columns, width]
-    side = encoder.size // 8
-    x = g.op("Add", x, g.constant(_grid_table(side, encoder.width)))
-    x = g.op("Reshape", x, g.shape(0, side * side, encoder.width))
+    x = feed_forward(g, g.op("Transpose", x, perm=[0, 2, 3, 1]), encoder.feed)
+    return _cells(g, x, encoder.size // picture_convolution_encoder.STRIDE, encoder.width)
+
+
+def _efficientnet(g: OnnxGraph, encoder: Any, source: str, lengths: str) -> EncoderValues:
+    mean, spread = efficientnet_encoder.PIXEL_MEAN, efficientnet_encoder.PIXEL_SPREAD
+    x = g.op("Sub", g.op("Div", source, g.constant(255.0)), g.constant(mean))
+    x = g.op("Transpose", g.op("Div", x, g.constant(spread)), perm=[0, 3, 1, 2])
+    x = g.op("Transpose", efficientnet(g, encoder.network, x, encoder.size), perm=[0, 2, 3, 1])
+    return _cells(g, x, encoder.size // efficientnet_encoder.STRIDE, encoder.width)
+
+
+def _cells(g: OnnxGraph, x: str, side: int, width: int) -> EncoderValues:
+    """The annotations of cells [batch, side, side, width]."""
+    x = g.op("Add", x, g.constant(_grid_table(side, width)))
+    x = g.op("Reshape", x, g.shape(0, side * side, width))
     lengths = g.op("Expand", g.constant([side * side], INTEGER), g.size(x, 0))
     return EncoderValues(x, lengths, g.op("ReduceMean", x, g.shape(1), keepdims=0))
 
@@ -179,9 +206,11 @@ def _log_mel(g: OnnxGraph, logmel: LogMel, samples: str) -> str:
 _WRITERS: dict[str, Callable[[OnnxGraph, Any, str, str], EncoderValues]] = {
     "rnn": _recurrent,
     "transformer": _transformer,
+    "lstmn": _lstmn,
     "bag": _bag,
     "cnn": _convolution,
     "grid": _grid,
+    "efficientnet": _efficientnet,
 }
 
 
@@ -206,10 +235,11 @@ def write_pooling(g: OnnxGraph, kind: str, pooling: Any, encoded: EncoderValues,
 
 
 def static_weights(g: OnnxGraph, idf: torch.Tensor, source: str, lengths: str) -> str:
-    """TF-IDF weights of a text, [batch, places]."""
+    """TF-IDF weights of a text, [batch, places]; zeros where every word of it has idf 0."""
     rarity = g.op("Unsqueeze", g.op("Gather", g.weight(idf), source), g.shape(2))
     rarity = g.op("Squeeze", zero_padding(g, rarity, lengths), g.shape(2))
-    return g.op("Div", rarity, g.op("ReduceSum", rarity, g.shape(1)))
+    total = g.op("Max", g.op("ReduceSum", rarity, g.shape(1)), g.constant(torch.finfo(torch.float32).tiny))
+    return g.op("Div", rarity, total)
 
 
 def _energies(g: OnnxGraph, kind: str, pooling: Any, encoded: EncoderValues, source: str) -> str:

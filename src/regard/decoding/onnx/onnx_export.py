@@ -11,7 +11,9 @@ from torch import nn
 
 from ...atomic_write import replacing_folder, write_text
 from ...data.batch import BEGIN, END, PAD, UNKNOWN
-from ...models import Classifier
+from ...models import Classifier, MultiDecoder
+from ...models.encoders.tag_encoder import TagEncoder
+from .onnx_decoder_switch import DecoderSwitchWriter
 from .onnx_decoders import decoder_writer
 from .onnx_encoders import source_inputs, static_weights, write_encoder, write_pooling
 from .onnx_graph import FLOAT, INTEGER, OnnxGraph
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from ...data import TokenizerPair
     from ...models import EncoderDecoder
+    from ...models.encoders.encoder import Encoder
     from .onnx_decoder_writer import DecoderWriter, TensorShape
 
 DESCRIPTION = "onnx.json"
@@ -40,10 +43,15 @@ def export_onnx(
 
     An encoder-decoder has two graphs, a language model the second alone:
 
-    - `encoder.onnx`: `source`, `lengths` → `memory.*`, constant while a sentence is decoded, and the first `state.*`;
+    - `encoder.onnx`: `source`, `lengths` → `memory.*`, constant while a sentence is decoded, the first `state.*`, and
+      `encoder_weights` [sentences, maps, places, places] of self-attention, where the encoder has it;
     - `decoder.onnx`, one step: `token` [rows], `memory.*`, `state.*` → `logits` [rows, vocabulary], `next.*` (the new
       state), `weights` [rows, maps, places] over the source and `self_weights` [rows, maps, steps] over the tokens so
-      far, where the decoder has them. The memory has as many sentences as there are rows, or one.
+      far, where the decoder has them; those of an LSTMN are over its tape, whose first entry is computed from the
+      source. The memory has as many sentences as there are rows, or one.
+
+    One encoder with several decoders has the same two graphs. A tag begins the source and names the decoder, and
+    `tags` in `onnx.json` has their ids; rows of different decoders can be in one batch.
 
     A classifier is `classifier.onnx`: `source`, `lengths` → `logits` [batch, classes], `weights` [batch, places] where
     its pooling has them, and `static` [batch, tokens], the TF-IDF weights, where it reads text.
@@ -56,7 +64,7 @@ def export_onnx(
         raise ValueError(f"{folder} is there already; remove it, or export to another folder")
     if problem := model.config.export_problem("onnx"):
         raise ValueError(problem)
-    graphs, description = _classifier(model) if isinstance(model, Classifier) else _encoder_decoder(model)
+    graphs, description = _classifier(model) if isinstance(model, Classifier) else _encoder_decoder(model, tokenizers)
     values = {
         "task": model.task,
         "reads": model.config.encoder.reads,
@@ -99,21 +107,29 @@ def _classifier(model: Classifier) -> tuple[dict[str, OnnxGraph], dict[str, Any]
     return {"classifier": g}, {"outputs": outputs}
 
 
-def _encoder_decoder(model: EncoderDecoder) -> tuple[dict[str, OnnxGraph], dict[str, Any]]:
-    make = PointerDecoderWriter if model.config.decoder.copies else decoder_writer
-    writer = make(model.config.decoder.kind, model.decoder, model.encoder.width)
+def _encoder_decoder(model: EncoderDecoder, tokenizers: TokenizerPair) -> tuple[dict[str, OnnxGraph], dict[str, Any]]:
+    encoder = model.encoder.encoder if isinstance(model.encoder, TagEncoder) else model.encoder
+    writer, tags = _writer(model), getattr(model.config, "tags", [])
     graphs = {"decoder": _step_graph(model, writer)}
-    if model.encoder.width:
-        graphs = {"encoder": _start_graph(model, writer), **graphs}
+    if encoder.width:
+        graphs = {"encoder": _start_graph(model, encoder, writer), **graphs}
     shapes = writer.shapes()
     return graphs, {
         "memory": {name: _described(value) for name, value in shapes.memory.items()},
         "state": {name: _described(value) for name, value in shapes.state.items()},
         "most_steps": model.decoder.most_steps,
         "slots": model.config.slots,  # the last ids, for unknown words of the source
+        "tags": dict(zip(tokenizers.source.pieces(tags), tags, strict=True)) if tags else {},  # of several decoders
         "layers": {side: getattr(part, "layers", 1) for side, part in _sides(model)},
         "picture": getattr(model.config.encoder, "size", None),
     }
+
+
+def _writer(model: EncoderDecoder) -> DecoderWriter:
+    parts = model.config.decoder.kind, model.decoder, model.encoder.width
+    if isinstance(model, MultiDecoder):
+        return DecoderSwitchWriter(*parts, model.config.tags)
+    return PointerDecoderWriter(*parts) if model.config.decoder.copies else decoder_writer(*parts)
 
 
 def _sides(model: EncoderDecoder) -> list[tuple[str, Any]]:
@@ -124,10 +140,10 @@ def _described(value: TensorShape) -> dict[str, Any]:
     return {"dtype": value.dtype, "shape": list(value.shape)}
 
 
-def _start_graph(model: EncoderDecoder, writer: DecoderWriter) -> OnnxGraph:
+def _start_graph(model: EncoderDecoder, encoder: Encoder, writer: DecoderWriter) -> OnnxGraph:
     g, config, shapes = OnnxGraph("encoder"), model.config.encoder, writer.shapes()
-    source, lengths = source_inputs(g, config.reads, model.encoder)
-    encoded = write_encoder(g, config.kind, model.encoder, writer.source_ids(g, source), lengths)
+    source, lengths = source_inputs(g, config.reads, encoder)
+    encoded = write_encoder(g, config.kind, encoder, writer.source_ids(g, source), lengths)
     memory, state = writer.start(g, replace(encoded, source=source))
     for kind, values, shape in (("memory", memory, shapes.memory), ("state", state, shapes.state)):
         for name, expected in shape.items():
@@ -150,5 +166,5 @@ def _step_graph(model: EncoderDecoder, writer: DecoderWriter) -> OnnxGraph:
     if step.weights is not None:
         g.output("weights", step.weights, FLOAT, ["rows", "maps", "places"])
     if step.self_weights is not None:
-        g.output("self_weights", step.self_weights, FLOAT, ["rows", "maps", "longer"])
+        g.output("self_weights", step.self_weights, FLOAT, ["rows", "maps", "seen"])
     return g

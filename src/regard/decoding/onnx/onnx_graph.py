@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -24,13 +25,16 @@ class OnnxGraph:
     and their files stay as small.
     """
 
-    def __init__(self, name: str) -> None:
-        self._onnx, self._name = library(), name
+    def __init__(self, name: str, outer: OnnxGraph | None = None) -> None:
+        """With `outer`, the body of a loop in that graph: it sees its values, and its weights are stored there."""
+        self._onnx, self._name, self._outer = library(), name, outer
+        self._numbers: count[int] = count() if outer is None else outer._numbers  # one name is never used twice
         self._nodes: list[Any] = []
         self._initializers: list[Any] = []
         self._inputs: list[Any] = []
         self._outputs: list[Any] = []
         self._weights: dict[tuple[int, tuple[int, ...], tuple[int, ...]], str] = {}
+        self._transposed: dict[str, str] = {}
         self._kept: list[Tensor] = []  # whose addresses are keys of `_weights`
 
     def input(self, name: str, dtype: str, shape: Sequence[int | str]) -> str:
@@ -46,7 +50,8 @@ class OnnxGraph:
         return self.ops(kind, *inputs, outputs=1, **attributes)[0]
 
     def ops(self, kind: str, *inputs: str, outputs: int, **attributes: Any) -> list[str]:
-        names = [f"{kind}_{len(self._nodes)}_{i}" for i in range(outputs)]
+        number = next(self._numbers)
+        names = [f"{kind}_{number}_{i}" for i in range(outputs)]
         self._nodes.append(self._onnx.helper.make_node(kind, list(inputs), names, **attributes))
         return names
 
@@ -59,6 +64,8 @@ class OnnxGraph:
 
     def weight(self, tensor: Tensor) -> str:
         """A parameter. One that is used twice, as a tied embedding is, is stored once."""
+        if self._outer is not None:
+            return self._outer.weight(tensor)
         tensor = tensor.detach()
         key = tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride())
         if key not in self._weights:
@@ -71,6 +78,35 @@ class OnnxGraph:
             else:
                 self._weights[key] = self._initializer(wide.contiguous().numpy())
         return self._weights[key]
+
+    def transposed(self, matrix: Tensor) -> str:
+        """Wᵀ of a parameter W. In a loop it is computed once, before the first step."""
+        if self._outer is not None:
+            return self._outer.transposed(matrix)
+        weight = self.weight(matrix)
+        if weight not in self._transposed:
+            self._transposed[weight] = self.op("Transpose", weight, perm=[1, 0])
+        return self._transposed[weight]
+
+    def loop(
+        self, steps: str, first: Sequence[str], body: Callable[[OnnxGraph, str, list[str]], tuple[list[str], str]]
+    ) -> list[str]:
+        """As many `steps` [1] of a body, each from the values of the last: (graph, step, values) → (values, output).
+
+        Returns the values after the last step, and the outputs of all steps, stacked. The values and outputs are
+        floats; values may change their shape from step to step.
+        """
+        g = OnnxGraph(f"body_{next(self._numbers)}", self)
+        step, condition = (f"{name}_{next(self._numbers)}" for name in ("step", "condition"))
+        names = [f"before_{next(self._numbers)}" for _ in first]
+        after, output = body(g, step, names)
+        inputs = [self._value(step, INTEGER, []), self._value(condition, "bool", [])]
+        inputs += [self._value(name, FLOAT, None) for name in names]
+        results = [g.op("Identity", value) for value in (condition, *after, output)]
+        outputs = [self._value(results[0], "bool", []), *(self._value(name, FLOAT, None) for name in results[1:])]
+        graph = self._onnx.helper.make_graph(g._nodes, g._name, inputs, outputs)
+        limit, always = self.op("Squeeze", steps), self.constant(True, "bool")
+        return self.ops("Loop", limit, always, *first, outputs=len(first) + 1, body=graph)
 
     def cast(self, value: str, dtype: str) -> str:
         return self.op("Cast", value, to=self._type(dtype))
@@ -96,6 +132,8 @@ class OnnxGraph:
         return model
 
     def _initializer(self, array: np.ndarray[Any, Any]) -> str:
+        if self._outer is not None:
+            return self._outer._initializer(array)
         name = f"weight_{len(self._initializers)}"
         self._initializers.append(self._onnx.numpy_helper.from_array(array, name))
         return name
@@ -103,8 +141,9 @@ class OnnxGraph:
     def _type(self, dtype: str) -> int:
         return int(self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
-    def _value(self, name: str, dtype: str, shape: Sequence[int | str]) -> Any:
-        return self._onnx.helper.make_tensor_value_info(name, self._type(dtype), list(shape))
+    def _value(self, name: str, dtype: str, shape: Sequence[int | str] | None) -> Any:
+        sizes = None if shape is None else list(shape)
+        return self._onnx.helper.make_tensor_value_info(name, self._type(dtype), sizes)
 
 
 def library() -> Any:

@@ -28,7 +28,7 @@ CLOSED = -1e30
 
 def linear(g: OnnxGraph, x: str, weight: torch.Tensor, bias: torch.Tensor | None = None) -> str:
     """x Wᵀ + b."""
-    y = g.op("MatMul", x, g.op("Transpose", g.weight(weight), perm=[1, 0]))
+    y = g.op("MatMul", x, g.transposed(weight))
     return y if bias is None else g.op("Add", y, g.weight(bias))
 
 
@@ -234,7 +234,10 @@ def cell_step(g: OnnxGraph, cell: RecurrentCell, early: str | None, late: str | 
     return cell_gates(g, cell, total, hidden)
 
 
-def cell_gates(g: OnnxGraph, cell: RecurrentCell, inputs: str, hidden: list[str]) -> list[str]:
+def cell_gates(
+    g: OnnxGraph, cell: RecurrentCell, inputs: str, hidden: list[str], added: str | None = None
+) -> list[str]:
+    """The next state from W x + b, [rows, gates]; `added` [rows, width] is one more summand of an LSTM's memory."""
     recurrent = linear(g, hidden[0], cell.recall, cell.recall_bias)
     if cell.kind == "gru":
         xr, xz, xn = g.ops("Split", inputs, outputs=3, axis=-1, num_outputs=3)
@@ -246,6 +249,7 @@ def cell_gates(g: OnnxGraph, cell: RecurrentCell, inputs: str, hidden: list[str]
     i, f, n, o = g.ops("Split", total, outputs=4, axis=-1, num_outputs=4)
     i, f, o = (g.op("Sigmoid", gate) for gate in (i, f, o))
     c = g.op("Add", g.op("Mul", f, hidden[1]), g.op("Mul", i, g.op("Tanh", n)))
+    c = c if added is None else g.op("Add", c, added)
     return [g.op("Mul", o, g.op("Tanh", c)), c]
 
 

