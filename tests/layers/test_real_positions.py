@@ -10,8 +10,15 @@ from torch import nn
 
 from regard.data.batch import Batch
 from regard.layers import real_positions
+from regard.layers.multihead_attention import MultiHead
 from regard.layers.real_positions import RealPositions
-from regard.models import EncoderDecoder, EncoderDecoderConfig, TransformerDecoderConfig, TransformerEncoderConfig
+from regard.models import (
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    NoEncoderConfig,
+    TransformerDecoderConfig,
+    TransformerEncoderConfig,
+)
 from regard.models.decoders.transformer_decoder import TransformerDecoder
 from regard.training.distributed.activation_checkpointing import checkpoint_activations
 
@@ -44,10 +51,11 @@ def test_a_batch_of_padding_alone() -> None:
 
 
 def test_only_where_it_saves_time() -> None:
-    padded, full, module = torch.tensor([4, 9]), torch.tensor([9, 9]), nn.Sequential(nn.Linear(1, 1))
-    assert RealPositions.in_training(padded, 9, module) is not None
-    assert RealPositions.in_training(full, 9, module) is None
-    assert RealPositions.in_training(padded.to("meta"), 9, module) is None
+    padded, full, parts = torch.tensor([4, 9]), torch.tensor([9, 9]), [nn.Linear(1, 1)]
+    assert RealPositions.in_training(padded, 9, parts) is not None
+    assert RealPositions.in_training(full, 9, parts) is None
+    assert RealPositions.in_training(padded.to("meta"), 9, parts) is None
+    assert RealPositions.in_training(padded, 9, [nn.Conv1d(1, 1, 1)]) is None
 
 
 def _batch() -> Batch:
@@ -82,6 +90,100 @@ def test_a_decoder_without_lengths_learns() -> None:
     model = _model()
     model.decoder.__class__ = Own
     assert torch.isfinite(model.loss(_batch()).total)
+
+
+class OwnAttention(MultiHead):
+    """As code of others has it: without the arguments of packed batches."""
+
+    def forward(self, x, *, mask=None):
+        return super().forward(x, mask=mask)
+
+
+class OwnLayer(nn.Module):
+    """The same around a layer."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x, mask):
+        return self.layer(x, mask)
+
+
+class Convolution(nn.Module):
+    """A feed-forward part that looks at the position before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Conv1d(16, 16, 2, padding=1)
+
+    def forward(self, x):
+        return self.map(x.mT)[..., :-1].mT
+
+
+def _replace_layer(model: EncoderDecoder) -> None:
+    model.encoder.layers[0] = OwnLayer(model.encoder.layers[0])
+
+
+def _replace_attention(model: EncoderDecoder) -> None:
+    model.encoder.layers[0].attention = OwnAttention(16, 2)
+
+
+def _replace_feed_forward(model: EncoderDecoder) -> None:
+    model.encoder.layers[0].feed_forward = Convolution()
+    model.decoder.layers[1].feed_forward = Convolution()
+
+
+def _replace_forward(model: EncoderDecoder) -> None:
+    forward = model.decoder.forward
+    model.decoder.forward = lambda tokens, annotations, *, weights=False: forward(tokens, annotations, weights=weights)
+
+
+@pytest.mark.parametrize("replace", [_replace_layer, _replace_attention, _replace_feed_forward, _replace_forward])
+def test_parts_that_replace_ours_get_padded_batches(replace: Any) -> None:
+    """They need not know the arguments of packed ones, and no sentence is seen from another."""
+    model = _model()
+    replace(model)
+    model.double().train()
+    batch = _batch()
+    rows = model(batch.source, batch.source_lengths, batch.target, target_lengths=batch.target_lengths).features
+    batch.source[0, 0] += 1
+    again = model(batch.source, batch.source_lengths, batch.target, target_lengths=batch.target_lengths).features
+    assert not torch.equal(rows[0], again[0])
+    torch.testing.assert_close(rows[1], again[1])
+    model.loss(_batch()).total.backward()
+
+
+def _language_model(masked: bool) -> EncoderDecoder:
+    torch.manual_seed(0)
+    decoder = TransformerDecoderConfig(width=16, heads=2, hidden=24, layers=2, dropout=0.0, masked=masked)
+    return EncoderDecoder(EncoderDecoderConfig(0, 30, NoEncoderConfig(), decoder)).double().train()
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_language_model_learns_the_same_without_padding(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch, packed = _language_model(masked), _batch(), []
+    pack = RealPositions.pack
+    monkeypatch.setattr(RealPositions, "pack", lambda self, x: packed.append(x.shape) or pack(self, x))
+    loss = model.loss(batch).total
+    assert bool(packed) == masked  # without a mask, every position looks at the padding
+    monkeypatch.setattr(real_positions, "LARGEST_SHARE", -1)
+    torch.testing.assert_close(loss, model.loss(batch).total)
+
+
+def test_dropout_and_bfloat16_without_padding() -> None:
+    """The seed decides what dropout draws, and autocast computes the same parts in bfloat16."""
+    model, losses = _model(dropout=0.3), []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        losses.append(model.loss(_batch()).total)
+    assert losses[0] == losses[1] != losses[2]
+    model = _model().float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        packed = model.loss(_batch()).total
+    packed.backward()
+    torch.testing.assert_close(packed, model.loss(_batch()).total, rtol=2e-2, atol=0)
+    assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+_any_global_hook = getattr(torch.nn.modules.module, "_has_any_global_hook", None)  # private to PyTorch
+
 
 def transformed() -> bool:
     """Whether this runs inside a transform of torch.func (grad, vmap, …).
@@ -22,6 +24,11 @@ def transformed() -> bool:
         return False
     peek = getattr(torch._C._functorch, "peek_interpreter_stack", None)
     return peek is not None and peek() is not None
+
+
+def global_hooks() -> bool:
+    """Whether a hook was registered for the calls of all modules."""
+    return _any_global_hook is None or _any_global_hook()
 
 
 def batched(x: torch.Tensor) -> bool:

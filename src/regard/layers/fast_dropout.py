@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -55,6 +55,8 @@ class Dropout(nn.Dropout):
 
     (Srivastava et al. 2014.) On a CPU p is rounded to a multiple of 1/65,536.
     """
+
+    padded_children: ClassVar[tuple[str, ...]] = ()
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         if not self.training:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import nn
@@ -31,6 +31,8 @@ class MultiHead(nn.Module):
     learns is shared by the heads and must be as wide as one head. `dropout` is the share of weights dropped while
     training.
     """
+
+    padded_children: ClassVar[tuple[str, ...]] = ("energy", "rotary")
 
     def __init__(
         self,

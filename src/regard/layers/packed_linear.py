@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
-from torch.nn.modules.module import _has_any_global_hook
 
-from ..attention.torch_transforms import plain, traced, transformed
+from ..attention.torch_transforms import global_hooks, plain, traced, transformed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,7 +153,7 @@ def _packed_product(layer: nn.Linear, x: Tensor) -> Tensor | None:
     matrix = None if block is None else block.get(layer)
     if matrix is None or torch.is_grad_enabled() or transformed():
         return None
-    if layer._forward_hooks or layer._forward_pre_hooks or _has_any_global_hook() or "forward" in vars(layer):
+    if layer._forward_hooks or layer._forward_pre_hooks or global_hooks() or "forward" in vars(layer):
         return None
     weight = layer.weight
     if torch._C._len_torch_function_stack() or not plain(x, weight):

@@ -9,16 +9,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.modules.module import _has_any_global_hook
+from torch import nn
 
-from ..attention.torch_transforms import forward_mode, plain, traced
+from ..attention.torch_transforms import forward_mode, global_hooks, plain, traced
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from jaxtyping import Float, Int
-    from torch import Tensor, nn
+    from torch import Tensor
 
 LARGEST_SHARE = 0.97
 """Of real positions. With less padding, copying takes as long as computing it."""
+PADDED_CHILDREN = "padded_children"
+"""A class with this attribute of its own (not of a base) computes each position alike, or knows the argument `real`.
+It has the names of those children that get the padded batch all the same."""
+POSITIONWISE = (nn.Linear, nn.LayerNorm, nn.ReLU, nn.Identity)
+"""The classes of PyTorch that compute each position alike."""
 
 
 class RealPositions:
@@ -33,17 +40,18 @@ class RealPositions:
         self._sources = flat.cumsum(0).sub_(1).clamp_(min=0)  # of each position, where it is real
 
     @classmethod
-    def in_training(cls, lengths: Int[Tensor, "batch"], time: int, module: nn.Module) -> RealPositions | None:
-        """Those of a batch that `module` learns from on a CPU; None where leaving out the padding saves no time.
+    def in_training(cls, lengths: Int[Tensor, "batch"], time: int, parts: Iterable[nn.Module]) -> RealPositions | None:
+        """Those of a batch that `parts` learn from on a CPU; None where leaving out the padding saves no time.
 
         On a GPU counting the real positions would wait for it, and their number would change the shapes of its graphs.
-        Hooks on a part of the module are called with padded batches, in training as elsewhere.
+        A part of a class that is not known to compute each position alike gets the padded batch, and so does one with
+        hooks. Dropout draws other numbers for the packed batch than for the padded one.
         """
-        if lengths.device.type != "cpu" or _has_hooks(module):
-            return None
-        if traced() or forward_mode() or not plain(lengths) or not len(lengths):
+        if lengths.device.type != "cpu" or traced() or forward_mode() or not plain(lengths) or not len(lengths):
             return None
         if int(lengths.clamp(0, time).sum()) > LARGEST_SHARE * time * len(lengths):
+            return None
+        if global_hooks() or not all(map(_takes_packed, parts)):
             return None
         return cls(lengths, time)
 
@@ -67,18 +75,22 @@ class RealPositions:
 
 
 def position_arguments(**positions: RealPositions | None) -> dict[str, Any]:
-    """Those that are not None, as keyword arguments: a part that replaces one of ours need not know them."""
+    """Those that are not None, as keyword arguments: a part that replaces one of ours gets padded batches, and need not
+    know them."""
     return {name: each for name, each in positions.items() if each is not None}
 
 
-def _has_hooks(module: nn.Module) -> bool:
-    """Whether something observes the calls of a module below this one; hooks of the module itself see whole batches."""
-    if _has_any_global_hook():
+def _takes_packed(part: nn.Module) -> bool:
+    """Whether a part computes the same from real positions alone, and nothing observes or replaces its calls."""
+    if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks:
+        return False
+    if (forward := vars(part).get("forward")) is not None and not hasattr(forward, PADDED_CHILDREN):
+        return False
+    if type(part) in POSITIONWISE:
         return True
-    return any(
-        part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
-        for part in module.modules()
-        if part is not module
+    padded = vars(type(part)).get(PADDED_CHILDREN)
+    return padded is not None and all(
+        _takes_packed(child) for name, child in part.named_children() if name not in padded
     )
 
 

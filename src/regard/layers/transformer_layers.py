@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from torch import nn
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class FeedForward(nn.Sequential):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, section 3.3)."""
 
+    padded_children: ClassVar[tuple[str, ...]] = ()
+
     def __init__(self, width: int, hidden: int, dropout: float) -> None:
         first, second = nn.Linear(width, hidden), nn.Linear(hidden, width)
         for layer in (first, second):
@@ -43,6 +45,8 @@ class Residual(nn.Module):
 
     For experiments that show what each is for, `norm` "none" leaves the norm out, and `adds` False the x + …
     """
+
+    padded_children: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, width: int, norm: Literal["pre", "post", "none"], dropout: float, *, adds: bool = True) -> None:
         super().__init__()
@@ -100,6 +104,8 @@ class TransformerLayer(nn.Module):
 class EncoderLayer(TransformerLayer):
     """Self-attention over all positions, then feed-forward."""
 
+    padded_children: ClassVar[tuple[str, ...]] = ()
+
     def forward(
         self,
         x: Float[Tensor, "batch time width"] | Float[Tensor, "real width"],
@@ -123,6 +129,8 @@ class DecoderLayer(TransformerLayer):
     With `memory` 0 there are no annotations and no attention over them: the layer of a language model. `masked` False
     lets every position see those after it in `forward`, as an experiment; in `step` there are none after it.
     """
+
+    padded_children: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, *sizes: int, masked: bool = True, **options: Any) -> None:
         super().__init__(*sizes, **options)

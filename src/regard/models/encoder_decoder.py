@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cache
-from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
@@ -155,7 +153,9 @@ class EncoderDecoder(PretrainedModel):
 
         With `target_lengths`, a decoder may leave out the positions after them; their features are not defined then.
         """
-        known = {"lengths": target_lengths} if target_lengths is not None and _takes_lengths(type(self.decoder)) else {}
+        # A decoder of another package, or a `forward` that was replaced, need not know them.
+        takes_lengths = "takes_lengths" in vars(type(self.decoder)) and "forward" not in vars(self.decoder)
+        known = {"lengths": target_lengths} if target_lengths is not None and takes_lengths else {}
         decoded: DecoderOutput = self.decoder(target, self.encode(source, lengths), weights=weights, **known)
         return decoded
 
@@ -174,8 +174,3 @@ class EncoderDecoder(PretrainedModel):
         loss = self.decoder.loss(decoded, wanted, real, smoothing)
         extra = self.decoder.extra(decoded, wanted, real)
         return loss if extra is None else replace(loss, total=loss.total + extra)
-
-
-@cache
-def _takes_lengths(decoder: type[Decoder[Any]]) -> bool:
-    return "lengths" in signature(decoder.forward).parameters

@@ -105,8 +105,8 @@ class Decoder(nn.Module, ABC, Generic[S]):
     ) -> DecoderOutput:
         """Features at t, from tokens 0..t (the first is <s>): what predicts token t + 1.
 
-        A decoder whose `forward` has a parameter `lengths` is given the number of real tokens of each row, in training.
-        It need not define the features after them.
+        A class with an attribute `takes_lengths` of its own has a parameter `lengths` here: the number of real tokens
+        of each row, in training. It need not define the features after them.
         """
 
     @abstractmethod

@@ -82,8 +82,11 @@ class TransformerDecoder(Decoder[TransformerDecoderState]):
     With `memory` 0 there are no annotations to attend to: a language model (Radford et al. 2018).
     """
 
+    takes_lengths: ClassVar[bool] = True
+
     def __init__(self, config: TransformerDecoderConfig, vocabulary: int, memory: int, longest: int) -> None:
         super().__init__()
+        self.reads_annotations = bool(memory)
         self.config, self.most_steps = config, longest if config.positions == "learned" else None
         self.embedding = token_embedding(vocabulary, config.width)
         self.positions = absolute_positions(config.positions, config.width, longest)
@@ -109,9 +112,11 @@ class TransformerDecoder(Decoder[TransformerDecoderState]):
     ) -> DecoderOutput:
         x, vectors, mask = self._embed(tokens, 0), annotations.vectors, padding(annotations.lengths)
         real = real_places = None
-        if self.training and lengths is not None:
-            real = RealPositions.in_training(lengths, tokens.shape[1], self)
-            real_places = RealPositions.in_training(annotations.lengths, vectors.shape[1], self)
+        if self.training and lengths is not None and self.config.masked:  # without a mask padding would be looked at
+            parts = (*self.layers, self.norm)
+            real = RealPositions.in_training(lengths, tokens.shape[1], parts)
+            if self.reads_annotations:
+                real_places = RealPositions.in_training(annotations.lengths, vectors.shape[1], parts)
         if real is not None:
             x = real.pack(x)
         if real_places is not None:

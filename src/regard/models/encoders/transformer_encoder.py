@@ -88,7 +88,8 @@ class TransformerEncoder(Encoder):
         if self.positions is not None:
             x = self.positions(x)
         mask = padding(lengths)
-        real = RealPositions.in_training(lengths, x.shape[1], self) if self.training else None
+        parts = (self.dropout, *self.layers, self.norm)
+        real = RealPositions.in_training(lengths, x.shape[1], parts) if self.training else None
         x = self.dropout(x if real is None else real.pack(x))
         for layer in self.layers:
             x = layer(x, mask, **position_arguments(real=real))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch.utils.checkpoint import checkpoint
 
+from ...layers.real_positions import PADDED_CHILDREN
 from ...layers.transformer_layers import TransformerLayer
 
 if TYPE_CHECKING:
@@ -26,4 +27,6 @@ def checkpoint_activations(model: nn.Module) -> None:
             "false"
         )
     for layer in layers:
-        object.__setattr__(layer, "forward", partial(checkpoint, layer.forward, use_reentrant=False))
+        forward = partial(checkpoint, layer.forward, use_reentrant=False)
+        vars(forward)[PADDED_CHILDREN] = ()  # it takes packed positions, as the layer does
+        object.__setattr__(layer, "forward", forward)
