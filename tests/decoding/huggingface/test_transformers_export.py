@@ -139,29 +139,78 @@ def test_language_models_write_the_same(norm: str, positions: str, kind: str, le
         assert tokenizer.running([i for i in written[batch["input_ids"].shape[1] :] if i > 2]) == ours
 
 
-def test_texts_are_encoded_and_decoded_alike(shared: TokenizerPair, tmp_path: Path) -> None:
-    folder = export_transformers(_translator(shared), shared, tmp_path / "out")
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("bpe", {}),
+        ("bpe", {"lowercase": True}),
+        ("unigram", {}),
+        ("word", {}),
+        ("word", {"punctuation": True}),
+        ("character", {}),
+    ],
+)
+def test_texts_are_encoded_and_decoded_alike(kind: str, settings: dict[str, bool], tmp_path: Path) -> None:
+    tokenizers = TokenizerPair.train(kind, 200, PAIRS, **settings)
+    tokenizers.source.add_tags(["<2fr>"])
+    folder = export_transformers(_translator(tokenizers), tokenizers, tmp_path / "out")
     theirs = AutoTokenizer.from_pretrained(folder)
-    for text in [*TEXTS[:5], "what </s> a <pad> is", "Où   est-elle ?", ""]:
-        assert theirs(text)["input_ids"] == [*shared.source.encode(text), 2]
-    ids = shared.target.encode(PAIRS[0].target)
-    assert theirs.decode([1, *ids, 2, 0], skip_special_tokens=True) == shared.target.decode(ids)
+    texts = [*TEXTS[:5], "what </s> a <pad> is", "<s>", "a</s>b", "Où   est-elle ?", "<2fr> the bird", ""]
+    for text in texts:
+        assert theirs(text)["input_ids"] == [*tokenizers.source.encode(text), 2]
+    ids = [i for i in tokenizers.target.encode(PAIRS[0].target) if i > 3]  # without <unk>, which they leave out
+    assert theirs.decode([1, *ids, 2, 0], skip_special_tokens=True) == tokenizers.target.decode(ids)
+
+
+CARD = "A Transformer.\n\n## Data\n\nSentences.\n"
+
+
+def _run_card(folder: Path) -> str:
+    """The script of the model card, with random weights, which write until the limit of the folder."""
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    exec(compile(card.split("```python\n")[1].split("```")[0], "README.md", "exec"), {})
+    return card
 
 
 @pytest.mark.parametrize("joint", [True, False])
-def test_the_script_of_the_card_runs(
-    joint: bool, shared: TokenizerPair, separate: TokenizerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_the_script_of_a_translators_card_runs(
+    joint: bool,
+    positions: str,
+    shared: TokenizerPair,
+    separate: TokenizerPair,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     tokenizers = shared if joint else separate
-    export_transformers(_translator(tokenizers), tokenizers, "out", card="A Transformer.\n\n## Data\n\nSentences.\n")
-    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    code = card.split("```python\n")[1].split("```")[0]
-    exec(compile(code, "README.md", "exec"), {})
-    assert card.startswith(
-        "---\nlibrary_name: transformers\npipeline_tag: translation\n---\n\n# out\n\nA Transformer.\n"
-    )
+    export_transformers(_translator(tokenizers, positions=positions), tokenizers, 'a "good" one', card=CARD)
+    card = _run_card(tmp_path / 'a "good" one')
+    head = "---\nlibrary_name: transformers\npipeline_tag: translation\n---\n\n"
+    assert card.startswith(f'{head}# a "good" one\n\nA Transformer.\n')
     assert card.endswith("```\n\n## Data\n\nSentences.\n")
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+def test_the_script_of_a_language_models_card_runs(
+    positions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tokenizer = Tokenizer.train("character", 150, ["The beginning of a text"])
+    tokenizers = TokenizerPair(EmptyReader(), tokenizer)
+    export_transformers(_language_model(tokenizers, positions=positions), tokenizers, "out")
+    assert "pipeline_tag: text-generation" in _run_card(tmp_path / "out")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_models_of_other_precisions_are_exported_in_float32(
+    dtype: torch.dtype, shared: TokenizerPair, tmp_path: Path
+) -> None:
+    tokenizers = TokenizerPair(EmptyReader(), shared.target)
+    for model, pair in ((_translator(shared), shared), (_language_model(tokenizers), tokenizers)):
+        folder = export_transformers(model.to(dtype), pair, tmp_path / model.task)
+        assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"
+        assert next(model.parameters()).dtype == dtype
 
 
 @pytest.mark.skipif(
@@ -211,6 +260,9 @@ def test_the_loaded_model_can_be_fine_tuned(separate: TokenizerPair, tmp_path: P
         optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.8 * losses[0]
+    logits = model(**batch, labels=labels).logits
+    smoothed = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=0.1)
+    assert smoothed < 20  # the ids that only the source has add a constant
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ...models import Classifier
 
 NEW_TOKENS = 256
-"""The most tokens that `generate` writes; 20 unless a folder says otherwise."""
+"""The most tokens of a translation that `generate` writes, where the decoder has as many positions."""
 BEAMS = 5
 LARGEST_DIFFERENCE = 1e-4
 """Of the logits of both models in float64, relative to their spread. Tables of positions are float32 there."""
@@ -62,8 +62,9 @@ def export_transformers(
         raise TypeError(f"a translator or a language model is exported, not a {type(model).__name__}")
     require_library()
     parts = transformer_parts(model, "transformers")
+    model = copy.deepcopy(model).cpu().float()  # products of half precision would be rounded
     exported = (build_translator if len(parts) == 2 else build_language_model)(model, *parts)
-    exported.generation_config = _generation_config(len(parts) == 2)
+    exported.generation_config = _generation_config(model)
     _compare(model, exported)
     described = model_card(card, folder.name, has_source=len(parts) == 2, joint=tokenizers.joint)
     with replacing_folder(folder) as unfinished:
@@ -82,17 +83,17 @@ def require_library() -> Any:
     return transformers
 
 
-def _generation_config(has_source: bool) -> Any:
-    never = [PAD, BEGIN] if has_source else [PAD, BEGIN, UNKNOWN]
-    settings: dict[str, Any] = {"num_beams": BEAMS, "decoder_start_token_id": BEGIN} if has_source else {}
-    return require_library().GenerationConfig(
-        bos_token_id=BEGIN,
-        eos_token_id=END,
-        pad_token_id=PAD,
-        max_new_tokens=NEW_TOKENS,
-        suppress_tokens=never,
-        **settings,
-    )
+def _generation_config(model: EncoderDecoder) -> Any:
+    """As our search does by default. `generate` stops at 20 tokens unless the folder has another limit."""
+    config = model.config
+    settings: dict[str, Any]
+    if config.encoder.kind == "none":
+        settings = {"max_length": config.longest, "suppress_tokens": [PAD, BEGIN, UNKNOWN]}
+    else:
+        most = NEW_TOKENS if model.decoder.most_steps is None else min(NEW_TOKENS, model.decoder.most_steps - 1)
+        settings = {"max_new_tokens": most, "suppress_tokens": [PAD, BEGIN]}
+        settings |= {"num_beams": BEAMS, "decoder_start_token_id": BEGIN}
+    return require_library().GenerationConfig(bos_token_id=BEGIN, eos_token_id=END, pad_token_id=PAD, **settings)
 
 
 @torch.no_grad()
@@ -103,7 +104,7 @@ def _compare(model: EncoderDecoder, exported: Any) -> None:
     def tokens(vocabulary: int, length: int) -> Int[Tensor, "2 length"]:
         return torch.randint(UNKNOWN, vocabulary, (2, length), generator=generator)
 
-    ours, theirs = copy.deepcopy(model).cpu().double().eval(), copy.deepcopy(exported).double().eval()
+    ours, theirs = copy.deepcopy(model).double().eval(), copy.deepcopy(exported).double().eval()
     length = min(12, config.longest)
     target = tokens(config.target_vocabulary, length)
     lengths = torch.tensor([length, max(length - 3, 1)])

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...data.batch import BEGIN, END, PAD
-from .transformers_translators import load_parameters, stack_parameters
+from .transformers_translators import POSITIONS, load_parameters, named_parameters, stack_parameters
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from ...layers.multihead_attention import MultiHead
     from ...models import EncoderDecoder
@@ -40,9 +40,10 @@ def build_language_model(model: EncoderDecoder, part: TransformerConfig) -> Any:
 def _opt(model: EncoderDecoder, part: TransformerConfig) -> Any:
     from transformers import OPTConfig, OPTForCausalLM
 
-    longest = model.config.longest
+    # Sinusoids have no last position: a table of them has room for texts longer than those of training.
+    longest = model.config.longest if part.positions == "learned" else max(POSITIONS, model.config.longest)
     config = OPTConfig(
-        **_sizes(model, part),
+        **{**_sizes(model, part), "max_position_embeddings": longest},
         ffn_dim=part.hidden,
         do_layer_norm_before=part.norm == "pre",
         activation_function="relu",
@@ -87,15 +88,15 @@ def _gpt_neox(model: EncoderDecoder, part: TransformerConfig) -> Any:
     output = exported.get_output_embeddings()  # lm_head, or embed_out in other versions
     name = next(name for name, part in exported.named_modules() if part is output)
     parameters = {"gpt_neox.embed_in.weight": _table(decoder), f"{name}.weight": decoder.output.weight.detach()}
-    parameters |= _named("gpt_neox.final_layer_norm", decoder.norm)
+    parameters |= named_parameters("gpt_neox.final_layer_norm", decoder.norm)
     for number, layer in enumerate(decoder.layers):
         place = f"gpt_neox.layers.{number}"
-        parameters |= _named(f"{place}.input_layernorm", layer.around_attention.norm)
-        parameters |= _named(f"{place}.post_attention_layernorm", layer.around_feed_forward.norm)
+        parameters |= named_parameters(f"{place}.input_layernorm", layer.around_attention.norm)
+        parameters |= named_parameters(f"{place}.post_attention_layernorm", layer.around_feed_forward.norm)
         parameters |= _queries_keys_values(f"{place}.attention.query_key_value", layer.attention)
-        parameters |= _named(f"{place}.attention.dense", layer.attention.output)
-        parameters |= _named(f"{place}.mlp.dense_h_to_4h", layer.feed_forward[0])
-        parameters |= _named(f"{place}.mlp.dense_4h_to_h", layer.feed_forward[3])
+        parameters |= named_parameters(f"{place}.attention.dense", layer.attention.output)
+        parameters |= named_parameters(f"{place}.mlp.dense_h_to_4h", layer.feed_forward[0])
+        parameters |= named_parameters(f"{place}.mlp.dense_4h_to_h", layer.feed_forward[3])
     load_parameters(exported, parameters)
     return exported
 
@@ -132,7 +133,3 @@ def _queries_keys_values(name: str, attention: MultiHead) -> dict[str, Tensor]:
         f"{name}.weight": joined(q.weight.detach(), k_v.weight.detach()),
         f"{name}.bias": joined(q.bias.detach(), k_v.bias.detach()),
     }
-
-
-def _named(name: str, part: nn.Module) -> dict[str, Tensor]:
-    return {f"{name}.{each}": parameter.detach() for each, parameter in part.named_parameters()}

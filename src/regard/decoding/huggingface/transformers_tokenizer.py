@@ -41,7 +41,10 @@ def _save(tokenizer: Tokenizer, folder: Path, longest: int, *, is_source: bool) 
     if tokenizer.plugin:
         raise ValueError(f"the tokenizer is a plug-in, {tokenizer.plugin}, and tokenizer.json does not describe it")
     backend = Backend.from_str(tokenizer.to_json())
-    if not is_source:
+    splitter = backend.pre_tokenizer.__getstate__()
+    if splitter == text_splitter("word", False).__getstate__():
+        _replace_special_words(backend)
+    elif splitter == text_splitter("character", False).__getstate__() and not is_source:
         _begin_without_space(backend)
     pad, begin, end, unknown = (SPECIALS[i] for i in (PAD, BEGIN, END, UNKNOWN))
     if is_source:  # sentences end in </s>; a text that is continued does not
@@ -58,7 +61,7 @@ def _save(tokenizer: Tokenizer, folder: Path, longest: int, *, is_source: bool) 
         padding_side="right" if is_source else "left",
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
-        split_special_tokens=True,  # "</s>" in a text is text
+        split_special_tokens=True,  # "</s>" in a text is split as text
     )
     exported.save_pretrained(str(folder))
     file = folder / "tokenizer_config.json"
@@ -66,10 +69,20 @@ def _save(tokenizer: Tokenizer, folder: Path, longest: int, *, is_source: bool) 
     write_text(file, json.dumps(values, indent=2) + "\n")
 
 
+def _replace_special_words(backend: Any) -> None:
+    """A word </s> of a text is an unknown word, where spaces alone separate words: `Tokenizer.encode` sees to it."""
+    from tokenizers import normalizers
+
+    replaced = [normalizers.Replace(SPECIALS[i], SPECIALS[UNKNOWN]) for i in (PAD, BEGIN, END)]
+    backend.normalizer = normalizers.Sequence([backend.normalizer, *replaced])
+
+
 def _begin_without_space(backend: Any) -> None:
-    """Characters of a text that begins where it begins, as `Tokenizer.continued` gives them: no space before it."""
+    """Characters of a text that begins where it begins, as `Tokenizer.continued` gives them: no space before it.
+
+    Pieces of kinds "bpe" and "unigram" keep it, also before a text whose first character has no piece with a space.
+    """
     from tokenizers import decoders
 
-    if backend.pre_tokenizer.__getstate__() == text_splitter("character", False).__getstate__():
-        backend.pre_tokenizer = text_splitter("character", False, prepend="never")
-        backend.decoder = decoders.Metaspace(SPACE, prepend_scheme="never")
+    backend.pre_tokenizer = text_splitter("character", False, prepend="never")
+    backend.decoder = decoders.Metaspace(SPACE, prepend_scheme="never")

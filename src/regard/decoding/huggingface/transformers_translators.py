@@ -25,8 +25,8 @@ CLASSES = {
 POSITIONS = 1024
 """Rows of a table of sinusoids, which these classes compute when they are loaded; more where a model has more."""
 
-NEVER = -1e9
-"""A logit. With −∞ the loss of smoothed labels would be infinite there."""
+ABSENT_LOGIT = -100.0
+"""Of ids that only the source has. −∞ would make the loss of smoothed labels infinite; this adds a constant to it."""
 
 
 def build_translator(model: EncoderDecoder, encoder: TransformerConfig, decoder: TransformerConfig) -> Any:
@@ -90,7 +90,7 @@ def _parameters(model: EncoderDecoder, part: TransformerConfig, vocabulary: int)
     encoder, decoder = (stack_parameters(side, order) for side in sides)
     tables = [_rows(side.embedding.weight, vocabulary)[:, order] for side in sides]
     bias = torch.zeros(1, vocabulary)
-    bias[:, model.config.target_vocabulary :] = NEVER  # ids of the source alone
+    bias[:, model.config.target_vocabulary :] = ABSENT_LOGIT  # ids of the source alone
     found = {
         "model.encoder.embed_tokens.weight": tables[0],
         "model.decoder.embed_tokens.weight": tables[1],
@@ -112,7 +112,7 @@ def _order(part: TransformerConfig) -> Int[Tensor, " width"]:
 
 def _rows(table: Float[Tensor, "rows width"], count: int) -> Float[Tensor, "count width"]:
     """The table with rows of zeros at its end."""
-    return torch.cat([table.detach().cpu(), table.new_zeros(count - len(table), table.shape[1]).cpu()])
+    return torch.cat([table.detach(), table.new_zeros(count - len(table), table.shape[1])])
 
 
 def stack_parameters(side: Any, order: Int[Tensor, " width"]) -> dict[str, Tensor]:
@@ -161,4 +161,8 @@ def _linear(
 
 
 def _norm(name: str, norm: nn.Module, order: Int[Tensor, " width"]) -> dict[str, Tensor]:
-    return {f"{name}.{each}": parameter.detach()[order] for each, parameter in norm.named_parameters()}
+    return {each: parameter[order] for each, parameter in named_parameters(name, norm).items()}
+
+
+def named_parameters(name: str, part: nn.Module) -> dict[str, Tensor]:
+    return {f"{name}.{each}": parameter.detach() for each, parameter in part.named_parameters()}
