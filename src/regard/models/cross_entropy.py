@@ -56,7 +56,7 @@ class _CrossEntropy(torch.autograd.Function):
         total, nll = (torch.zeros((), dtype=wide, device=f.device) for _ in range(2))
         to_f, to_w = torch.empty_like(f) if learns else None, None
         even = smoothing / len(w)  # ε/V
-        column = even * w.sum(0) if learns else None
+        column = (even * w.sum(0, dtype=wide)).to(f.dtype) if learns and smoothing else None
         for at in range(0, len(f), rows):
             here = slice(at, at + rows)
             features, weight = f[here], None if real is None else real[here]
@@ -68,16 +68,19 @@ class _CrossEntropy(torch.autograd.Function):
                 nll -= target
                 if spread is not None:
                     total -= even * spread
-            if to_f is None or column is None:
+            if to_f is None:
                 continue
-            # ε/V is the same for every word, so its part of the products is a sum of columns or rows.
-            torch.sub(logits @ w, column if weight is None else column * weight[:, None], out=to_f[here])
+            torch.mm(logits, w, out=to_f[here])
+            if column is not None:
+                # ε/V is the same for every word, so its part of the products is a sum of columns or rows.
+                to_f[here] -= column if weight is None else column * weight[:, None].to(column.dtype)
             to_w = _add_product(to_w, logits.mT, features)
         total += (1 - smoothing) * nll
         if learns:
             if to_w is None:  # no target at all
                 to_w = torch.zeros_like(w, dtype=wide)
-            to_w -= even * (f if real is None else f * real[:, None]).sum(0, dtype=wide)
+            if smoothing:
+                to_w -= even * (f if real is None else f * real[:, None]).sum(0, dtype=wide)
             ctx.save_for_backward(to_f, to_w)
         ctx.dtype = matrix.dtype
         ctx.mark_non_differentiable(nll)
@@ -116,10 +119,11 @@ def _log_likelihoods(
     """
     x, y = logits.to(torch.promote_types(logits.dtype, torch.float32)), wanted[:, None]
     p = torch.softmax(x, dim=-1)
-    # The largest p is 1 / Σ exp(x − max x), which is never 0, whereas p_y may be.
-    normalizer = x.amax(1) - p.amax(1).log()  # log Σ exp x
-    target = x.gather(1, y)[:, 0] - normalizer
-    spread = x.sum(1) - x.shape[1] * normalizer if smoothing else None
+    # The largest p is 1 / Σ exp(x − max x), which is never 0, whereas p_y may be. Differences of logits come first: a
+    # loss far smaller than they are would be rounded away.
+    largest, log_largest = x.amax(1), p.amax(1).log()
+    target = x.gather(1, y)[:, 0] - largest + log_largest
+    spread = x.sum(1) - x.shape[1] * (largest - log_largest) if smoothing else None
     if real is not None:
         target = target * real
         spread = None if spread is None else spread * real
