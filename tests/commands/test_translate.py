@@ -106,6 +106,7 @@ def tagged(tmp_path: Path) -> Path:
         ('["<2fr>", "<2es>", ""]', ["a worm"], []),
         ('["<2fr>", "<2es>", ""]', ["<2de> a worm"], ["sentence 1 begins with <2de>, which"]),
         (None, ["a worm"], ["sentence 1 begins with no tag"]),
+        ("[]", ["a worm"], []),  # fine-tuned on sources without
     ],
 )
 def test_sources_without_a_tag_of_the_model_are_warned_of_once(

@@ -122,7 +122,7 @@ class TagWarnings:
             if not self.warned_untagged:
                 example = f"{self.known[0]} {begin:.40}"
                 typer.echo(
-                    f"regard: {where} begins with no tag, and this model was trained with one before every source: "
+                    f"regard: {where} begins with no tag, and this model knows tags, which its sources begin with: "
                     f"{names}, as in {example!r}",
                     err=True,
                 )

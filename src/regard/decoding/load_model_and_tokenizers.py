@@ -245,7 +245,8 @@ def _tags(recipe: dict[str, Any], tokenizers: TokenizerPair) -> tuple[str, ...]:
     """The tags of the source vocabulary, and "" where sources without one were trained on."""
     tags = tuple(getattr(tokenizers.source, "tags", ()))
     data = recipe.get("data")
-    given = data.get("tags") if isinstance(data, dict) else None
-    # One tag alone, without a recipe to ask, marks some of the sources: before all of them it would say nothing.
-    untagged = "" in given if isinstance(given, list) else len(tags) == 1
+    given = data.get("tags", []) if isinstance(data, dict) else None
+    # No tags in the recipe: the tags are those of the model that training began with. One tag alone, without a recipe
+    # to ask, marks some of the sources: before all of them it would say nothing.
+    untagged = not given or "" in given if isinstance(given, list) else len(tags) == 1
     return (*tags, "") if tags and untagged else tags
