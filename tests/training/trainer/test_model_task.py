@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from regard.decoding import load_model_and_tokenizers
 from regard.training import fit
-from regard.training.trainer.model_task import ModelRecipe
+from regard.training.trainer.model_settings import ModelRecipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
