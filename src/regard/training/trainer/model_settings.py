@@ -55,9 +55,12 @@ class ModelRecipe(StrictSection):
         file = Run.recipe_file(folder)
         try:
             return cls.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValidationError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise ValueError(f"{file} has not the settings of a run that fit(model, …) began: {reason}") from None
+        except ValidationError as error:
+            reason: Exception = recipe_error(error, cls, "it", {})
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            reason = error
+        line = " ".join(str(reason).split())[:300]
+        raise ValueError(f"{file} has not the settings of a run that fit(model, …) began: {line}")
 
 
 def run_name(folder: Path) -> str:
