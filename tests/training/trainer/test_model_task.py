@@ -16,7 +16,9 @@ from safetensors.torch import load_file
 
 from regard.decoding import load_model_and_tokenizers
 from regard.training import fit
+from regard.training.run.checkpoint_manifest import read_checkpoint
 from regard.training.trainer.model_settings import ModelRecipe
+from regard.training.trainer.model_task import ModelData
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -198,14 +200,42 @@ def test_messages_name_the_call_that_continues_it(
         fit(line(), tmp_path / "run", **options)
 
 
-def _signalled(loss: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def test_ctrl_c_raises_what_python_does_once_the_update_is_saved(
+    batches: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"train": batches, "valid": batches, "updates": 20, **SETTINGS}
+    handler = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch:
+        patch.setattr(Line, "loss", _signalled(Line.loss, signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            fit(line(), tmp_path / "run", **options)
+    assert signal.getsignal(signal.SIGINT) == handler
+    assert read_checkpoint(tmp_path / "run" / "checkpoints" / "last.ckpt")["global_step"] == 1
+    fit(line(), tmp_path / "run", resume=True, **options)
+
+
+def test_ctrl_c_before_the_first_update(batches: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning ends by itself then, and has Ctrl-C ignored from there on: the next one must count again."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background starts without it
+    monkeypatch.setattr(ModelData, "setup", lambda self, stage: signal.raise_signal(signal.SIGINT))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            fit(line(), tmp_path / "run", train=batches, valid=batches, **SETTINGS)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _signalled(
+    loss: Callable[..., torch.Tensor], number: signal.Signals = signal.SIGTERM
+) -> Callable[..., torch.Tensor]:
     """The same loss; the first time it is computed in training, the process gets a signal."""
     sent: list[int] = []
 
     def with_signal(model: nn.Module, batch: Any) -> torch.Tensor:
         if model.training and not sent:
-            sent.append(signal.SIGTERM)
-            signal.raise_signal(signal.SIGTERM)
+            sent.append(number)
+            signal.raise_signal(number)
         return loss(model, batch)
 
     return with_signal

@@ -60,6 +60,8 @@ def fit(
 
     A run can continue with other settings in [data], [training] and [search] (`run/run_extension.py`): more updates,
     more data. The schedule is then that of the new settings, from the next update on.
+
+    Ctrl-C raises KeyboardInterrupt once the current update is saved, SIGTERM and SIGUSR1 SystemExit(128 + number).
     """
     from torch import nn
 
@@ -185,7 +187,7 @@ def _fit(run: Run, parts: RunParts, *, first: bool, resume: bool, changed: dict[
             if fitting.interrupted is not None:
                 raise SystemExit(128 + fitting.interrupted)
             bar.stop()
-            # All updates are saved; what follows is done again by --resume.
+            # All updates are saved; what follows is done again when the run is resumed.
             fitting.signals.training_ended(trainer.world_size)
             save_final_model(fitting, trainer)
     except SystemExit as left:
@@ -194,7 +196,8 @@ def _fit(run: Run, parts: RunParts, *, first: bool, resume: bool, changed: dict[
         if not run.last.exists():
             bar.say("nothing is saved yet")
         bar.say(f"interrupted; continue with: {run.continuation}")
-        raise SystemExit(128 + SIGTERM if isinstance(left, SIGTERMException) else code) from None
+        code = 128 + SIGTERM if isinstance(left, SIGTERMException) else code
+        raise (KeyboardInterrupt if code == 128 + SIGINT else SystemExit(code)) from None
     finally:
         fitting.signals.restore()
         bar.stop()
