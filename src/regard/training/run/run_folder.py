@@ -8,11 +8,12 @@ import re
 import shutil
 import tempfile
 import tomllib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...atomic_write import SUFFIX, make_folder, remove_unfinished, write_text
+from ...json_file import DamagedFileError
 from ..recipe.recipe_loader import load_recipe
 from ..recipe.recipe_writer import recipe_toml
 
@@ -49,6 +50,20 @@ class Run:
         self.previous = self.checkpoints / "previous.ckpt"  # the one before, for when the last is damaged
         self.metrics = folder / "metrics.csv"
         self.model = folder / "model"  # the trained model, for `from_pretrained`; written when the run is finished
+
+    def __repr__(self) -> str:
+        """The folder, how far the run is, and the best score of its validations."""
+        from .checkpoint_manifest import read_checkpoint
+
+        parts = [repr(str(self.folder)), "finished" if self.model.exists() else "not finished"]
+        with suppress(DamagedFileError, OSError, KeyError):
+            checkpoint = read_checkpoint(self.last)
+            standing = checkpoint["regard"]["standing"]
+            parts.append(f"update {checkpoint['global_step']:,}")
+            if standing["best_update"]:
+                column = self.metrics.read_text(encoding="utf-8").partition("\n")[0].rpartition(",")[2]
+                parts.append(f"best {column} {abs(standing['best']):.4g} at update {standing['best_update']:,}")
+        return f"Run({', '.join(parts)})"
 
     @classmethod
     def create(cls, recipe: Recipe, folder: Path, *, force: bool = False) -> Run:

@@ -84,6 +84,7 @@ class DataModule(lightning.LightningDataModule):
     updates: UpdateBatches | StreamUpdates
     files: StreamFiles
     shares: BufferShares | None = None
+    validates: bool = True  # otherwise there is no validation set, and nothing is compared
 
     def __init__(self, run: Run, task: Task, say: Callable[[str], None], *, fixed_shapes: bool = False) -> None:
         super().__init__()

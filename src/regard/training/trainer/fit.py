@@ -56,7 +56,8 @@ def fit(
     Or train a model of one's own: `fit(model, folder, train=batches, valid=batches, updates=1000, rate=1e-3)`. The
     model has a method `loss(batch)`, the mean loss of a batch as a scalar, or a `regard.models.Loss`. `train` and
     `valid` are sequences of batches of tensors, or DataLoaders over datasets with numbered rows; `settings` are keys of
-    [training], without FSDP. The model has the kept weights afterwards, and `folder/model` too.
+    [training], without FSDP. The model has the kept weights afterwards, and `folder/model` too. Without `valid` nothing
+    is validated, and the last weights are kept.
 
     A run can continue with other settings in [data], [training] and [search] (`run/run_extension.py`): more updates,
     more data. The schedule is then that of the new settings, from the next update on.
@@ -121,7 +122,7 @@ def _fit_model(
     from .model_settings import ModelRecipe
     from .model_task import ModelData, ModelTask
 
-    recipe: Any = ModelRecipe.of_call(folder, seed, settings, train)
+    recipe: Any = ModelRecipe.of_call(folder, seed, settings, train, validates=valid is not None)
     resume = resume or (restarted() and holds_run(folder))
     if resume:
         begun = ModelRecipe.open(folder)

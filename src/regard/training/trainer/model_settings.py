@@ -29,11 +29,16 @@ class ModelRecipe(StrictSection):
         return self.model_dump()
 
     @classmethod
-    def of_call(cls, folder: Path, seed: int, settings: dict[str, Any], train: Any) -> ModelRecipe:
-        """What `fit` was called with. A DataLoader says how many workers it has."""
-        workers = getattr(train, "num_workers", 0)
+    def of_call(
+        cls, folder: Path, seed: int, settings: dict[str, Any], train: Any, *, validates: bool = True
+    ) -> ModelRecipe:
+        """What `fit` was called with. A DataLoader says how many workers it has.
+
+        Without a validation an average of checkpoints cannot be compared with the last one, and must be asked for.
+        """
+        defaults = {"workers": getattr(train, "num_workers", 0)} | ({} if validates else {"average": 1})
         try:
-            training = TrainingSection.model_validate({"workers": workers, **settings})
+            training = TrainingSection.model_validate(defaults | settings)
         except ValidationError as error:
             raise recipe_error(error, TrainingSection, "the call of fit(model, …)", {}) from None
         try:
@@ -47,6 +52,9 @@ class ModelRecipe(StrictSection):
                 'strategy="fsdp" is for models of a recipe: a model of one\'s own stays sharded over the processes, '
                 'and cannot get its kept weights; use strategy="ddp"'
             )
+        if not validates and (training.patience or training.schedule == "plateau"):
+            key = "patience" if training.patience else 'schedule="plateau"'
+            raise ValueError(f"{key} follows the validation, and valid is not given: give it, or leave {key} out")
         return recipe
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -45,11 +46,23 @@ class ModelLoss(nn.Module):
     def loss(self, batch: Any, *, smoothing: float = 0.0) -> Loss:
         options = {"smoothing": smoothing} if self._smooths else {}
         loss: Loss | Tensor = self.model.loss(batch, **options)  # type: ignore[operator]
-        if isinstance(loss, Loss):
-            return loss
-        if not isinstance(loss, torch.Tensor) or loss.dim():
-            raise ValueError(f"{type(self.model).__name__}.loss returned {loss!r:.60}; it should be a scalar tensor")
-        return Loss(loss, loss.detach(), torch.ones((), device=loss.device))
+        name = f"{type(self.model).__name__}.loss"
+        if not isinstance(loss, Loss):
+            if not isinstance(loss, torch.Tensor) or loss.dim():
+                shape = (
+                    f"a tensor of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+                )
+                raise ValueError(
+                    f"{name} returned {shape}; it should be a scalar tensor, the mean loss of the batch, such as "
+                    "losses.mean(), or a regard.models.Loss"
+                )
+            loss = Loss(loss, loss.detach(), torch.ones((), device=loss.device))
+        if torch.is_grad_enabled() and not loss.total.requires_grad:
+            raise ValueError(
+                f"{name} returned a loss without a gradient, so nothing can be learned from it: compute it from "
+                "parameters that have requires_grad, and without torch.no_grad(), .detach(), .item() or .argmax()"
+            )
+        return loss
 
     def save_pretrained(self, folder: str | Path, *, card: str | None = None) -> None:
         """What the model's own `save_pretrained` writes, or model.safetensors."""
@@ -129,7 +142,8 @@ class ModelTask(Task):
 
     def model_card(self, kept: str, score: float, provenance: str = "") -> str:
         settings = recipe_toml(self.recipe)
-        head = f"# {self.recipe.name}\n\nValidation {self.shown(score)}. The weights are {kept}.\n"
+        measured = f"Validation {self.shown(score)}." if math.isfinite(score) else "It was not validated."
+        head = f"# {self.recipe.name}\n\n{measured} The weights are {kept}.\n"
         return f"{head}\n```toml\n{settings}```\n\n## Provenance\n\n{provenance}\n"
 
 
@@ -163,11 +177,12 @@ class ModelData(DataModule):
         self.tokenizers: Any = NoTokenizers()
         self.train: Any = numbered_batches([] if train is None else train, "train")
         self.valid: Any = numbered_batches([] if valid is None else valid, "valid")
+        self.validates = valid is not None
         self.valid_pairs = []
-        if not len(self.train) or not len(self.valid):
-            raise ValueError(
-                f"fit needs batches to train and to validate on; got {len(self.train)} and {len(self.valid)}"
-            )
+        if not len(self.train):
+            raise ValueError("fit needs batches to train on, and train has none: train=[batch, …], or a DataLoader")
+        if self.validates and not len(self.valid):
+            raise ValueError("valid has no batches; give some, or leave it out: then nothing is validated")
         settings = run.recipe.training
         needed, there = settings.devices * settings.nodes * settings.accumulate, len(self.train)
         if there < needed:
