@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +17,7 @@ pytest.importorskip("pytorch_lightning")
 from safetensors.torch import load_file
 
 from regard.decoding import load_model_and_tokenizers
+from regard.json_file import DamagedFileError
 from regard.training import Run, fit
 from regard.training.run.checkpoint_manifest import read_checkpoint
 from regard.training.run.learning_curve import learning_curve
@@ -263,6 +266,29 @@ def test_a_run_shows_how_far_it_is(batches: list[Any], tmp_path: Path) -> None:
     assert repr(Run(tmp_path / "none", run.recipe)) == f"Run({str(tmp_path / 'none')!r}, not finished)"
     run.last.write_bytes(b"damaged")
     assert repr(run) == f"Run({str(folder)!r}, not finished)"
+
+
+def test_no_message_names_an_option_of_the_command_line(
+    batches: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"train": batches, "valid": batches, **SETTINGS}
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").touch()
+    with pytest.raises(ValueError, match=r"is no run; choose another folder, the second argument of fit$"):
+        fit(line(), tmp_path / "notes", **options)
+    run = fit(line(), tmp_path / "run", updates=10, **options)
+    with Run.alone(run.folder), pytest.raises(ValueError, match=r"another process trains into .* another folder$"):
+        fit(line(), run.folder, resume=True, updates=20, **options)
+    with pytest.raises(ValueError, match=r"with a model into which the weights of .*run are loaded before fit$"):
+        fit(line(), run.folder, resume=True, updates=20, ema=0.9, **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
+        with pytest.raises(OSError, match="free some, choose another folder, the second argument of fit, or lower"):
+            fit(line(), tmp_path / "full", **options)
+    for file in (run.last, run.previous):
+        file.write_bytes(b"damaged")
+    with pytest.raises(DamagedFileError, match=r"train anew with --force \(in Python with force=True\)"):
+        fit(line(), run.folder, resume=True, updates=20, **options)
 
 
 def test_ctrl_c_raises_what_python_does_once_the_update_is_saved(

@@ -302,9 +302,9 @@ def test_two_trainings_do_not_share_a_folder(straight: Path, tmp_path: Path) -> 
         reaches(training, run, 3)
         before = (run / "recipe.toml").read_text(encoding="utf-8")
         recipe = recipe_loader.load_recipe(straight / "tiny.toml", SETTINGS)
-        with pytest.raises(ValueError, match="another `regard train` is running in"):
+        with pytest.raises(ValueError, match="another process trains into"):
             fit(recipe, run, force=True)
-        with pytest.raises(ValueError, match="another `regard train` is running in"):
+        with pytest.raises(ValueError, match="another process trains into"):
             fit(recipe_loader.load_recipe(run / "recipe.toml"), run, resume=True)
         assert (run / "recipe.toml").read_text(encoding="utf-8") == before
     finally:

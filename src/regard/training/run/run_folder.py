@@ -71,7 +71,7 @@ class Run:
         if folder.exists() and not _is_empty(folder):
             there = cls(folder, recipe)
             if not ((folder / RECIPE).is_file() and there.checkpoints.is_dir()):
-                raise ValueError(f"{folder} exists and is no run; choose another folder with --out")
+                raise ValueError(f"{folder} exists and is no run; {there.other_folder}")
             # A run whose data could not be prepared (an error in a file, say) has nothing to lose.
             begun = there.data.exists() or any(there.checkpoints.iterdir())
             if begun and not force:
@@ -108,6 +108,11 @@ class Run:
         if self.has_recipe:
             return f"regard train --resume {self.folder}"
         return f"fit(model, {str(self.folder)!r}, resume=True, train=…, valid=…)"
+
+    @property
+    def other_folder(self) -> str:
+        """How to train into another folder, for messages."""
+        return "choose another folder" + (" with --out" if self.has_recipe else ", the second argument of fit")
 
     @staticmethod
     def recipe_file(folder: Path) -> Path:
@@ -146,7 +151,7 @@ class Run:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released however the process ends
         except BlockingIOError:
             os.close(handle)
-            raise ValueError(f"another `regard train` is running in {folder}; wait for it, or choose --out") from None
+            raise ValueError(f"another process trains into {folder}; wait for it, or choose another folder") from None
         try:
             yield
         finally:
@@ -164,7 +169,7 @@ class Run:
         if free < needed:
             raise OSError(
                 f"the disk of {self.folder} has {free / 1e6:,.0f} MB free, and this run may need "
-                f"{needed / 1e6:,.0f} MB more: free some, choose another folder with --out, or lower training.average"
+                f"{needed / 1e6:,.0f} MB more: free some, {self.other_folder}, or lower training.average"
             )
 
 
