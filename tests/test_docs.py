@@ -6,6 +6,7 @@ import contextlib
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -134,6 +135,23 @@ def test_the_keys_beside_those_of_other_libraries_are_keys_of_a_recipe() -> None
         for name in key.split("."):
             assert hasattr(value, name), key
             value = getattr(value, name)
+
+
+def test_the_encoder_of_the_training_page_does_not_depend_on_padding() -> None:
+    code = next(code for code, _ in _blocks("docs/training.md") if "class Neighbours" in code)
+    scope: dict[str, Any] = {}
+    exec(compile(code, "docs/training.md", "exec"), scope)
+    encoder = scope["Neighbours"](width=4).build(9, 20)
+    words, lengths = torch.tensor([[5, 6, 7]]), torch.tensor([3])
+    short = encoder(words, lengths)
+    before = encoder.embedding(torch.tensor([6])) + encoder.embedding(torch.tensor([5]))
+    assert torch.equal(short.vectors[:, 0], encoder.embedding(words[:, 0]))
+    assert torch.equal(short.vectors[:, 1], before)
+    for padding in (0, 8):
+        long = encoder(torch.nn.functional.pad(words, (0, 4), value=padding), lengths)
+        assert torch.equal(long.vectors[:, :3], short.vectors)
+        assert not long.vectors[:, 3:].any()
+        assert torch.allclose(long.summary, short.summary)
 
 
 def test_every_local_link_leads_somewhere() -> None:

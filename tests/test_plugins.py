@@ -32,7 +32,7 @@ from regard.data import Pair
 from regard.data.tokenizer import Tokenizer
 from regard.layers.pooling import MeanPooling
 from regard.models import Annotations, Encoder, EncoderConfig, HeadConfig
-from regard.models.annotations import masked_mean
+from regard.models.annotations import masked_mean, zero_padding
 from regard.training.recipe.data_section import PluginData
 from regard.training.tasks.classify_task import ClassifyTask
 
@@ -57,7 +57,7 @@ class NeighboursEncoder(Encoder):
 
     def forward(self, source, lengths):
         x = self.embedding(source)
-        x = x + x.roll(1, 1)
+        x = zero_padding(x + nn.functional.pad(x, (0, 0, 1, -1)), lengths)
         return Annotations(x, lengths, masked_mean(x, lengths))
 
 

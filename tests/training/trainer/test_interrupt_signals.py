@@ -15,7 +15,8 @@ pytest.importorskip("pytorch_lightning")
 from regard.training import Run
 from regard.training.recipe.recipe_sections import TrainingSection
 from regard.training.trainer.interrupt_signals import SIGNALS, InterruptSignals
-from regard.training.trainer.model_task import ModelData, ModelRecipe, ModelTask
+from regard.training.trainer.model_settings import ModelRecipe
+from regard.training.trainer.model_task import ModelData, ModelTask
 
 if TYPE_CHECKING:
     from pathlib import Path

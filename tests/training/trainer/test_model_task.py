@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,8 +17,12 @@ pytest.importorskip("pytorch_lightning")
 from safetensors.torch import load_file
 
 from regard.decoding import load_model_and_tokenizers
-from regard.training import fit
-from regard.training.trainer.model_task import ModelRecipe
+from regard.json_file import DamagedFileError
+from regard.training import Run, fit
+from regard.training.run.checkpoint_manifest import read_checkpoint
+from regard.training.run.learning_curve import learning_curve
+from regard.training.trainer.model_settings import ModelRecipe
+from regard.training.trainer.model_task import ModelData
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,8 +93,13 @@ def test_extended_it_is_the_longer_run(batches: list[Any], tmp_path: Path) -> No
 def test_what_is_wrong_is_named_before_anything_is_made(batches: list[Any], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"Linear has no method loss\(batch\)"):
         fit(nn.Linear(1, 1), tmp_path / "run", train=batches, valid=batches)
-    with pytest.raises(ValueError, match="batches to train and to validate on; got 12 and 0"):
-        fit(line(), tmp_path / "run", train=batches)
+    with pytest.raises(ValueError, match=r"fit needs batches to train on, and train has none: train=\[batch, …\]"):
+        fit(line(), tmp_path / "run", valid=batches)
+    with pytest.raises(ValueError, match="valid has no batches; give some, or leave it out"):
+        fit(line(), tmp_path / "run", train=batches, valid=[])
+    for given, key in [({"patience": 3}, "patience"), ({"schedule": "plateau"}, 'schedule="plateau"')]:
+        with pytest.raises(ValueError, match=f"{key} follows the validation, and valid is not given"):
+            fit(line(), tmp_path / "run", train=batches, **given)
     with pytest.raises(ValueError, match="updtes"):
         fit(line(), tmp_path / "run", train=batches, valid=batches, updtes=3)
     assert not (tmp_path / "run").exists()
@@ -198,14 +209,124 @@ def test_messages_name_the_call_that_continues_it(
         fit(line(), tmp_path / "run", **options)
 
 
-def _signalled(loss: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+LOSSES: dict[str, tuple[Callable[[Line, torch.Tensor], Any], str]] = {
+    "rows": (
+        lambda model, x: model.map(x).flatten(),
+        r"returned a tensor of shape \[4\]; it should be a scalar tensor, .* losses\.mean\(\)",
+    ),
+    "number": (lambda model, x: model.map(x).mean().item(), "returned float; it should be a scalar tensor"),
+    "constant": (lambda model, x: x.mean(), r"returned a loss without a gradient, .* without torch\.no_grad\(\)"),
+    "detached": (lambda model, x: model.map(x).mean().detach(), "returned a loss without a gradient"),
+    "other": (lambda model, x: torch.ones((), requires_grad=True) * 2, r"no parameter of the model got one: .*ModuleL"),
+}
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_loss_that_cannot_be_learned_from_is_named(
+    kind: str, batches: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss, message = LOSSES[kind]
+    monkeypatch.setattr(Line, "loss", lambda model, batch: loss(model, batch["x"]))
+    with pytest.raises(ValueError, match=message):
+        fit(line(), tmp_path / "run", train=batches, valid=batches, **SETTINGS)
+
+
+def test_a_model_without_parameters_is_named(batches: list[Any], tmp_path: Path) -> None:
+    model = line()
+    model.map.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"no parameter to learn: none of model\.parameters\(\) has requires_grad"):
+        fit(model, tmp_path / "run", train=batches, valid=batches, **SETTINGS)
+
+
+@pytest.mark.parametrize("average", [None, 2])
+def test_without_validation_the_last_weights_are_kept(
+    average: int | None, batches: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {key: value for key, value in SETTINGS.items() if key != "average"}
+    given = {} if average is None else {"average": average}
+    fit(model := line(), tmp_path / "run", train=batches, updates=13, **given, **settings)
+    fit(last := line(), tmp_path / "last", train=batches, updates=13, **settings)
+    fit(before := line(), tmp_path / "before", train=batches, updates=10, **settings)
+    expected = last.map.weight if average is None else (last.map.weight + before.map.weight) / 2
+    assert torch.allclose(model.map.weight, expected)
+    assert "not validated. Kept the " in capsys.readouterr().out
+    assert "It was not validated. The weights are the " in (tmp_path / "run" / "model" / "README.md").read_text()
+    assert not learning_curve(tmp_path / "run" / "metrics.csv", "valid_loss")
+    fit(resumed := line(), tmp_path / "before", train=batches, updates=13, resume=True, **settings)
+    assert torch.equal(resumed.map.weight, last.map.weight)
+
+
+def test_a_run_shows_how_far_it_is(batches: list[Any], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run = fit(line(), folder, train=batches, valid=batches, updates=20, **SETTINGS)
+    best = min(loss for _, loss in learning_curve(run.metrics, "valid_loss"))
+    assert repr(run) == f"Run({str(folder)!r}, finished, update 20, best valid_loss {best:.4g} at update 20)"
+    (folder / "model").rename(folder / "elsewhere")
+    assert repr(run).startswith(f"Run({str(folder)!r}, not finished, update 20, best")
+    assert repr(Run(tmp_path / "none", run.recipe)) == f"Run({str(tmp_path / 'none')!r}, not finished)"
+    run.last.write_bytes(b"damaged")
+    assert repr(run) == f"Run({str(folder)!r}, not finished)"
+
+
+def test_no_message_names_an_option_of_the_command_line(
+    batches: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"train": batches, "valid": batches, **SETTINGS}
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").touch()
+    with pytest.raises(ValueError, match=r"is no run; choose another folder, the second argument of fit$"):
+        fit(line(), tmp_path / "notes", **options)
+    run = fit(line(), tmp_path / "run", updates=10, **options)
+    with Run.alone(run.folder), pytest.raises(ValueError, match=r"another process trains into .* another folder$"):
+        fit(line(), run.folder, resume=True, updates=20, **options)
+    with pytest.raises(ValueError, match=r"with a model into which the weights of .*run are loaded before fit$"):
+        fit(line(), run.folder, resume=True, updates=20, ema=0.9, **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
+        with pytest.raises(OSError, match="free some, choose another folder, the second argument of fit, or lower"):
+            fit(line(), tmp_path / "full", **options)
+    for file in (run.last, run.previous):
+        file.write_bytes(b"damaged")
+    with pytest.raises(DamagedFileError, match=r"train anew with --force \(in Python with force=True\)"):
+        fit(line(), run.folder, resume=True, updates=20, **options)
+
+
+def test_ctrl_c_raises_what_python_does_once_the_update_is_saved(
+    batches: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"train": batches, "valid": batches, "updates": 20, **SETTINGS}
+    handler = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch:
+        patch.setattr(Line, "loss", _signalled(Line.loss, signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            fit(line(), tmp_path / "run", **options)
+    assert signal.getsignal(signal.SIGINT) == handler
+    assert read_checkpoint(tmp_path / "run" / "checkpoints" / "last.ckpt")["global_step"] == 1
+    fit(line(), tmp_path / "run", resume=True, **options)
+
+
+def test_ctrl_c_before_the_first_update(batches: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning ends by itself then, and has Ctrl-C ignored from there on: the next one must count again."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background starts without it
+    monkeypatch.setattr(ModelData, "setup", lambda self, stage: signal.raise_signal(signal.SIGINT))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            fit(line(), tmp_path / "run", train=batches, valid=batches, **SETTINGS)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _signalled(
+    loss: Callable[..., torch.Tensor], number: signal.Signals = signal.SIGTERM
+) -> Callable[..., torch.Tensor]:
     """The same loss; the first time it is computed in training, the process gets a signal."""
     sent: list[int] = []
 
     def with_signal(model: nn.Module, batch: Any) -> torch.Tensor:
         if model.training and not sent:
-            sent.append(signal.SIGTERM)
-            signal.raise_signal(signal.SIGTERM)
+            sent.append(number)
+            signal.raise_signal(number)
         return loss(model, batch)
 
     return with_signal

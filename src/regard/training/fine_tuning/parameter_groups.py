@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ...counted_noun import counted
+from ..run.run_extension import weights_source
 from .warm_start import in_parts
 
 if TYPE_CHECKING:
@@ -58,8 +60,9 @@ def _count(checkpoint: dict[str, Any]) -> int:
 
 
 def _other_groups(count: int, folder: Path) -> ValueError:
+    groups = counted(count, "group")
     return ValueError(
-        f"the checkpoint of {folder} cannot be resumed: its optimizer has {count} groups of parameters, and this "
-        "version makes one for each part of training.part_rates, where an earlier one made one for each rate. "
-        f"Begin a new run, perhaps with training.init={folder}, or resume with the version that wrote it"
+        f"the checkpoint of {folder} cannot be resumed: its optimizer has {groups} of parameters, and this version "
+        "makes one for each part of training.part_rates, where an earlier one made one for each rate. "
+        f"Begin a new run, perhaps with {weights_source(folder)}, or resume with the version that wrote it"
     )

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from ...counted_noun import counted
 from ...models.config_base import UNKNOWN_KIND
+from .other_names import other_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,8 +24,7 @@ class RecipeError(ValueError):
     """All errors of a recipe; the message has a line for each."""
 
     def __init__(self, title: str, lines: list[str]) -> None:
-        count = "1 error" if len(lines) == 1 else f"{len(lines)} errors"
-        super().__init__("\n  ".join([f"{title} has {count}:", *lines]))
+        super().__init__("\n  ".join([f"{title} has {counted(len(lines), 'error')}:", *lines]))
 
 
 def recipe_error(
@@ -66,6 +67,8 @@ def _plugin_error(problems: Iterable[tuple[str, str]]) -> ValidationError:
 
 
 def _unknown_key(key: str, names: list[str]) -> str:
+    if (other := other_name(key, names)) is not None:
+        return f"unknown key; {other}"
     near = difflib.get_close_matches(key, names, n=1)
     return "unknown key" + (f"; did you mean {near[0]}?" if near else f"; known are {', '.join(names)}")
 
@@ -87,9 +90,15 @@ def _sentence(problem: Any, names: list[str]) -> str:
     if kind == "value_error":
         return str(problem["ctx"]["error"])
     if kind == "list_type":
-        return f"is {value!r}; it should be a list, such as " + ("[0, 1]" if isinstance(value, int) else f'["{value}"]')
+        return f"is {value!r}; it should be a list, such as {_list_example(value)}"
     wanted = problem["msg"].removeprefix("Input should be ")
     return f"is {value!r}; it should be {wanted}"
+
+
+def _list_example(value: Any) -> str:
+    if isinstance(value, tuple | set):
+        return repr(list(value))
+    return "[0, 1]" if isinstance(value, int) else f'["{value}"]'
 
 
 def _locate(location: tuple[int | str, ...], schema: Any) -> tuple[str, list[str]]:

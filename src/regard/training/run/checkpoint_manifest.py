@@ -15,6 +15,7 @@ import torch
 
 from ...checksums import CHECKSUMS, check_file, read_list, sha256, write_list
 from ...json_file import DamagedFileError
+from .checkpoints import ANEW
 from .metrics_file import MetricsMark, check_mark
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ KEPT = 3
 NEEDED = ("state_dict", "optimizer_states", "global_step", "regard")
 """What last.ckpt holds at least."""
 WITHOUT = "resume without comparing checksums"
-ANEW = "restore it from a copy, or train anew with --force"
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     Weights = dict[str, Tensor]
 
+ANEW = "restore it from a copy, or train anew with --force (in Python with force=True)"
+"""What to do about a damaged checkpoint of a run."""
+
 
 class WeightSnapshots:
     """checkpoints/update-N.safetensors for the last `window` of them, and best-N.safetensors.
@@ -101,9 +104,7 @@ def _load(path: Path) -> Weights:
             weights = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
             return weights | {name: weights[first] for name, first in (opened.metadata() or {}).items()}
     except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise DamagedFileError(
-            f"{path} is damaged: {error}; restore it from a copy, or train anew with --force"
-        ) from None
+        raise DamagedFileError(f"{path} is damaged: {error}; {ANEW}") from None
 
 
 def on_cpu(weights: Weights) -> Weights:

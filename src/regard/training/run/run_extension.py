@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .run_folder import RECIPE, has_corpus
 
 if TYPE_CHECKING:
     from ..recipe.recipe import Recipe
@@ -36,8 +39,16 @@ def require_open(changed: dict[str, list[Any]], folder: object) -> None:
             raise ValueError(
                 f"{folder} was begun with another recipe: {key} was {old!r:.60} and would be {new!r:.60}. A run can "
                 "change [data], [training] and [search], but not what its model is made of; begin a new run, perhaps "
-                f"with training.init={folder}"
+                f"with {weights_source(folder)}"
             )
+
+
+def weights_source(folder: object) -> str:
+    """How a new run takes the weights of the one in this folder."""
+    file = Path(str(folder)) / RECIPE
+    if not file.is_file() or has_corpus(file):
+        return f"training.init={folder}"
+    return f"a model into which the weights of {folder} are loaded before fit"
 
 
 def flat_settings(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

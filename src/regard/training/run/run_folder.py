@@ -8,11 +8,12 @@ import re
 import shutil
 import tempfile
 import tomllib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...atomic_write import SUFFIX, make_folder, remove_unfinished, write_text
+from ...json_file import DamagedFileError
 from ..recipe.recipe_loader import load_recipe
 from ..recipe.recipe_writer import recipe_toml
 
@@ -50,13 +51,27 @@ class Run:
         self.metrics = folder / "metrics.csv"
         self.model = folder / "model"  # the trained model, for `from_pretrained`; written when the run is finished
 
+    def __repr__(self) -> str:
+        """The folder, how far the run is, and the best score of its validations."""
+        from .checkpoint_manifest import read_checkpoint
+
+        parts = [repr(str(self.folder)), "finished" if self.model.exists() else "not finished"]
+        with suppress(DamagedFileError, OSError, KeyError):
+            checkpoint = read_checkpoint(self.last)
+            standing = checkpoint["regard"]["standing"]
+            parts.append(f"update {checkpoint['global_step']:,}")
+            if standing["best_update"]:
+                column = self.metrics.read_text(encoding="utf-8").partition("\n")[0].rpartition(",")[2]
+                parts.append(f"best {column} {abs(standing['best']):.4g} at update {standing['best_update']:,}")
+        return f"Run({', '.join(parts)})"
+
     @classmethod
     def create(cls, recipe: Recipe, folder: Path, *, force: bool = False) -> Run:
         """A new folder with its recipe. An existing run is replaced only if it never began, or with `force`."""
         if folder.exists() and not _is_empty(folder):
             there = cls(folder, recipe)
             if not ((folder / RECIPE).is_file() and there.checkpoints.is_dir()):
-                raise ValueError(f"{folder} exists and is no run; choose another folder with --out")
+                raise ValueError(f"{folder} exists and is no run; {there.other_folder}")
             # A run whose data could not be prepared (an error in a file, say) has nothing to lose.
             begun = there.data.exists() or any(there.checkpoints.iterdir())
             if begun and not force:
@@ -93,6 +108,11 @@ class Run:
         if self.has_recipe:
             return f"regard train --resume {self.folder}"
         return f"fit(model, {str(self.folder)!r}, resume=True, train=…, valid=…)"
+
+    @property
+    def other_folder(self) -> str:
+        """How to train into another folder, for messages."""
+        return "choose another folder" + (" with --out" if self.has_recipe else ", the second argument of fit")
 
     @staticmethod
     def recipe_file(folder: Path) -> Path:
@@ -131,7 +151,7 @@ class Run:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released however the process ends
         except BlockingIOError:
             os.close(handle)
-            raise ValueError(f"another `regard train` is running in {folder}; wait for it, or choose --out") from None
+            raise ValueError(f"another process trains into {folder}; wait for it, or choose another folder") from None
         try:
             yield
         finally:
@@ -149,7 +169,7 @@ class Run:
         if free < needed:
             raise OSError(
                 f"the disk of {self.folder} has {free / 1e6:,.0f} MB free, and this run may need "
-                f"{needed / 1e6:,.0f} MB more: free some, choose another folder with --out, or lower training.average"
+                f"{needed / 1e6:,.0f} MB more: free some, {self.other_folder}, or lower training.average"
             )
 
 

@@ -84,6 +84,7 @@ class DataModule(lightning.LightningDataModule):
     updates: UpdateBatches | StreamUpdates
     files: StreamFiles
     shares: BufferShares | None = None
+    validates: bool = True  # otherwise there is no validation set, and nothing is compared
 
     def __init__(self, run: Run, task: Task, say: Callable[[str], None], *, fixed_shapes: bool = False) -> None:
         super().__init__()
@@ -165,10 +166,13 @@ class DataModule(lightning.LightningDataModule):
             self.updates,
             sampler=itertools.count(self.trainer.global_step),
             batch_size=None,
-            num_workers=workers,
             persistent_workers=workers > 0,
-            worker_init_fn=ignore_signals,
+            **self.worker_settings(workers),
         )
+
+    def worker_settings(self, workers: int) -> dict[str, Any]:
+        """The arguments of a DataLoader that has so many processes."""
+        return {"num_workers": workers, "worker_init_fn": ignore_signals}
 
     def teardown(self, stage: str) -> None:
         if self.shares is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from ...atomic_write import replacing_folder
@@ -19,6 +20,7 @@ def save_final_model(fitting: TrainingModule, trainer: lightning.Trainer) -> Non
 
     An average of one checkpoint is that checkpoint: it has been validated, and is not validated again.
     Every process takes part: each evaluates a share, and a model of one's own has the kept weights on all of them.
+    Without a validation set the average is kept, and its score is unknown: −∞.
     A signal to one of several ends all of them, until nothing is left to do but to write the model.
     """
     run, standing, corpora, task = fitting.run, fitting.standing, fitting.corpora, fitting.task
@@ -33,16 +35,18 @@ def save_final_model(fitting: TrainingModule, trainer: lightning.Trainer) -> Non
     model.load_state_dict(fitting.snapshots.average())
     updates = fitting.snapshots.updates
     kept = f"the average of the last {len(updates)} checkpoints" if len(updates) > 1 else "the last checkpoint"
-    if updates == [standing.last_update]:
-        averaged, scores = standing.last, f"last: {task.shown(standing.last)}; best: {task.shown(standing.best)}"
+    best = -math.inf
+    if not corpora.validates:
+        scores = "not validated"
+    elif updates == [standing.last_update]:
+        best, scores = standing.last, f"last: {task.shown(standing.last)}; best: {task.shown(standing.best)}"
     else:
         fitting.bar.say(f"validating {kept} …")
-        _, averaged = validate(task, corpora, model, trainer.global_rank, trainer.world_size)
-        scores = f"averaged: {task.shown(averaged)}; best single: {task.shown(standing.best)}"
-    if averaged < standing.best:
+        _, best = validate(task, corpora, model, trainer.global_rank, trainer.world_size)
+        scores = f"averaged: {task.shown(best)}; best single: {task.shown(standing.best)}"
+    if corpora.validates and best < standing.best:
         model.load_state_dict(fitting.snapshots.best())
-        kept = f"the checkpoint of update {standing.best_update:,}"
-    best = max(averaged, standing.best)
+        best, kept = standing.best, f"the checkpoint of update {standing.best_update:,}"
     model.cpu()
     if several:
         fitting.signals.end_together(device)  # from here on, all have read the snapshots, and `resume` may remove them

@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from torch import nn
+    from torch.utils.data import DataLoader
 
     from ..recipe.recipe import Recipe
     from ..tasks.task import Task
     from .data_module import DataModule
 
+    GivenBatches = Sequence[Any] | DataLoader[Any]
     RunParts = Callable[[Run, Callable[[str], None]], tuple[Task, DataModule]]
 
 
@@ -44,8 +46,8 @@ def fit(
     *,
     resume: bool = False,
     force: bool = False,
-    train: Sequence[Any] | None = None,
-    valid: Sequence[Any] | None = None,
+    train: GivenBatches | None = None,
+    valid: GivenBatches | None = None,
     seed: int = 1,
     **settings: Any,
 ) -> Run:
@@ -53,16 +55,19 @@ def fit(
 
     Or train a model of one's own: `fit(model, folder, train=batches, valid=batches, updates=1000, rate=1e-3)`. The
     model has a method `loss(batch)`, the mean loss of a batch as a scalar, or a `regard.models.Loss`. `train` and
-    `valid` are sequences of batches of tensors; `settings` are keys of [training], without FSDP. The model has the kept
-    weights afterwards, and `folder/model` too.
+    `valid` are sequences of batches of tensors, or DataLoaders over datasets with numbered rows; `settings` are keys of
+    [training], without FSDP. The model has the kept weights afterwards, and `folder/model` too. Without `valid` nothing
+    is validated, and the last weights are kept.
 
     A run can continue with other settings in [data], [training] and [search] (`run/run_extension.py`): more updates,
     more data. The schedule is then that of the new settings, from the next update on.
+
+    Ctrl-C raises KeyboardInterrupt once the current update is saved, SIGTERM and SIGUSR1 SystemExit(128 + number).
     """
     from torch import nn
 
     if isinstance(recipe, nn.Module):
-        return _fit_model(recipe, Path(folder), train or [], valid or [], seed, settings, resume=resume, force=force)
+        return _fit_model(recipe, Path(folder), train, valid, seed, settings, resume=resume, force=force)
     if train is not None or valid is not None or settings:
         raise TypeError("train, valid and settings of [training] are for a model; a recipe has its own")
     recipe, folder = anchored(recipe), Path(folder)
@@ -106,25 +111,18 @@ def _recipe_parts(run: Run, say: Callable[[str], None]) -> tuple[Task, DataModul
 def _fit_model(
     model: nn.Module,
     folder: Path,
-    train: Sequence[Any],
-    valid: Sequence[Any],
+    train: GivenBatches | None,
+    valid: GivenBatches | None,
     seed: int,
     settings: dict[str, Any],
     *,
     resume: bool,
     force: bool,
 ) -> Run:
-    from ..recipe.recipe_sections import TrainingSection
-    from .model_task import ModelData, ModelRecipe, ModelTask, run_name
+    from .model_settings import ModelRecipe
+    from .model_task import ModelData, ModelTask
 
-    recipe: Any = ModelRecipe(name=run_name(folder), seed=seed, training=TrainingSection(**settings))
-    if recipe.training.init or recipe.training.graphs is True:
-        raise ValueError("init and graphs are for models of a recipe; load weights into the model before fit")
-    if recipe.training.strategy == "fsdp":
-        raise ValueError(
-            'strategy="fsdp" is for models of a recipe: a model of one\'s own stays sharded over the processes, and '
-            'cannot get its kept weights; use strategy="ddp"'
-        )
+    recipe: Any = ModelRecipe.of_call(folder, seed, settings, train, validates=valid is not None)
     resume = resume or (restarted() and holds_run(folder))
     if resume:
         begun = ModelRecipe.open(folder)
@@ -190,7 +188,7 @@ def _fit(run: Run, parts: RunParts, *, first: bool, resume: bool, changed: dict[
             if fitting.interrupted is not None:
                 raise SystemExit(128 + fitting.interrupted)
             bar.stop()
-            # All updates are saved; what follows is done again by --resume.
+            # All updates are saved; what follows is done again when the run is resumed.
             fitting.signals.training_ended(trainer.world_size)
             save_final_model(fitting, trainer)
     except SystemExit as left:
@@ -199,7 +197,8 @@ def _fit(run: Run, parts: RunParts, *, first: bool, resume: bool, changed: dict[
         if not run.last.exists():
             bar.say("nothing is saved yet")
         bar.say(f"interrupted; continue with: {run.continuation}")
-        raise SystemExit(128 + SIGTERM if isinstance(left, SIGTERMException) else code) from None
+        code = 128 + SIGTERM if isinstance(left, SIGTERMException) else code
+        raise (KeyboardInterrupt if code == 128 + SIGINT else SystemExit(code)) from None
     finally:
         fitting.signals.restore()
         bar.stop()

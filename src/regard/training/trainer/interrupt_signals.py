@@ -42,7 +42,8 @@ class InterruptSignals:
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self._previous: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in SIGNALS}
-        self._process = 0
+        # Lightning ignores Ctrl-C after the first one, also before `install`, and `restore` must end that.
+        self._process = os.getpid() if threading.current_thread() is threading.main_thread() else 0
         self._at_once = False
 
     def install(self) -> None:

@@ -155,6 +155,11 @@ class TrainingModule(lightning.LightningModule):
         if scaler is not None:  # 16-mixed; an update whose gradients are not finite is left out, and the scale is cut
             scaler.unscale_(optimizer.optimizer)
         gradients = local_tensors([parameter.grad for parameter in self.parameters() if parameter.grad is not None])
+        if not gradients:
+            raise ValueError(
+                "the loss has a gradient, and no parameter of the model got one: it was computed with tensors that are "
+                "not among model.parameters(); assign layers to attributes, and lists of them as nn.ModuleList"
+            )
         # DDP and FSDP give the mean over the processes; we need the sum, divided by all tokens.
         torch._foreach_mul_(gradients, (self.trainer.world_size / sums[0]).to(gradients[0].dtype))
         self._clip()
@@ -203,7 +208,7 @@ class TrainingModule(lightning.LightningModule):
             self._require_finite(update, float(self._sums[1]))
         if self._sums is not None and self.bar.is_due:
             self._show(update, self._sums)
-        if update % settings.validate_every == 0 or last:
+        if self.corpora.validates and (update % settings.validate_every == 0 or last):
             self._validate(update)
         if update % settings.save_every == 0 or last or self._patience_is_over():
             weights = self._weights()

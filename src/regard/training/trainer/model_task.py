@@ -1,62 +1,34 @@
-"""What `fit` needs to train a PyTorch module that no recipe describes: its task, its data and its settings."""
+"""What `fit` needs to train a PyTorch module that no recipe describes: its task and its data."""
 
 from __future__ import annotations
 
 import inspect
-import random
-import re
-import tomllib
+import math
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from lightning_fabric.utilities.apply_func import move_data_to_device
-from pydantic import Field, ValidationError
 from torch import nn
+from torch.utils.data import DataLoader
 
 from ...atomic_write import write_text
+from ...counted_noun import counted
 from ...models import Loss
-from ..recipe.data_section import Count, StrictSection
-from ..recipe.recipe_sections import TrainingSection  # noqa: TC001  pydantic reads it at run time
 from ..recipe.recipe_writer import recipe_toml
-from ..run.run_folder import Run
 from ..tasks.task import Task
 from .data_module import DataModule, UpdateBatches
+from .interrupt_signals import ignore_signals
+from .numbered_batches import EpochShare, NumberedBatches, numbered_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import Tensor
 
     from ...data import Pair, TokenizerPair
     from ...models.config_base import TaskName
-
-
-class ModelRecipe(StrictSection):
-    """The settings of a run whose model and data are given in Python: recipe.toml has them, and no [data]."""
-
-    name: str = Field(pattern=r"^[\w.-]+$")
-    about: str = "A model of one's own, trained with regard.training.fit."
-    seed: Count = 1
-    training: TrainingSection
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.model_dump()
-
-    @classmethod
-    def open(cls, folder: Path) -> ModelRecipe:
-        """The settings of an existing run."""
-        file = Run.recipe_file(folder)
-        try:
-            return cls.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValidationError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise ValueError(f"{file} has not the settings of a run that fit(model, …) began: {reason}") from None
-
-
-def run_name(folder: Path) -> str:
-    """The name of a run in this folder: that of the folder, with "-" for characters that a name cannot have."""
-    return re.sub(r"[^\w.-]+", "-", folder.resolve().name) or "model"
 
 
 class ModelLoss(nn.Module):
@@ -74,11 +46,23 @@ class ModelLoss(nn.Module):
     def loss(self, batch: Any, *, smoothing: float = 0.0) -> Loss:
         options = {"smoothing": smoothing} if self._smooths else {}
         loss: Loss | Tensor = self.model.loss(batch, **options)  # type: ignore[operator]
-        if isinstance(loss, Loss):
-            return loss
-        if not isinstance(loss, torch.Tensor) or loss.dim():
-            raise ValueError(f"{type(self.model).__name__}.loss returned {loss!r:.60}; it should be a scalar tensor")
-        return Loss(loss, loss.detach(), torch.ones((), device=loss.device))
+        name = f"{type(self.model).__name__}.loss"
+        if not isinstance(loss, Loss):
+            if not isinstance(loss, torch.Tensor) or loss.dim():
+                shape = (
+                    f"a tensor of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+                )
+                raise ValueError(
+                    f"{name} returned {shape}; it should be a scalar tensor, the mean loss of the batch, such as "
+                    "losses.mean(), or a regard.models.Loss"
+                )
+            loss = Loss(loss, loss.detach(), torch.ones((), device=loss.device))
+        if torch.is_grad_enabled() and not loss.total.requires_grad:
+            raise ValueError(
+                f"{name} returned a loss without a gradient, so nothing can be learned from it: compute it from "
+                "parameters that have requires_grad, and without torch.no_grad(), .detach(), .item() or .argmax()"
+            )
+        return loss
 
     def save_pretrained(self, folder: str | Path, *, card: str | None = None) -> None:
         """What the model's own `save_pretrained` writes, or model.safetensors."""
@@ -108,21 +92,6 @@ class ModelLoss(nn.Module):
         self.eval()
 
 
-class ShuffledBatches:
-    """The batches of one process in one epoch, in an order that the seed and the epoch decide."""
-
-    def __init__(self, batches: Sequence[Any], seed: int, epoch: int, rank: int, world: int) -> None:
-        order = list(range(len(batches)))
-        random.Random(f"{seed} {epoch}").shuffle(order)
-        self._batches, self._order = batches, order[: len(order) // world * world][rank::world]
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def __getitem__(self, i: int) -> Any:
-        return self._batches[self._order[i]]
-
-
 class ModelTask(Task):
     """Minimises the loss of a model, which is also its score."""
 
@@ -145,10 +114,16 @@ class ModelTask(Task):
     def batches(
         self, encoded: Any, *, seed: int, epoch: int, rank: int, world: int, fixed_shapes: bool | Literal["full"]
     ) -> Any:
-        return ShuffledBatches(encoded, seed, epoch, rank, world)
+        """`world` shares, equally long: what is left over is in no share."""
+        entries = encoded.epoch(seed, epoch)
+        return EpochShare(encoded, entries[: len(entries) // world * world], rank, world, f"{seed} {epoch}")
 
-    def checks(self, encoded: Any, *, rank: int = 0, world: int = 1) -> Any:
-        return [encoded[n] for n in range(rank, len(encoded), world)]
+    def checks(self, encoded: Any, *, rank: int = 0, world: int = 1) -> Iterable[Any]:
+        entries, seed = encoded.validation(self.recipe.seed), self.recipe.seed
+        share = EpochShare(encoded, entries, rank, world, f"{seed} validation")
+        if not encoded.workers:
+            return (share[i] for i in range(len(share)))
+        return DataLoader(share, batch_size=None, **worker_settings(encoded, encoded.workers))
 
     @torch.no_grad()
     def loss_sums(self, model: Any, encoded: Any, *, rank: int = 0, world: int = 1) -> Tensor:
@@ -167,8 +142,24 @@ class ModelTask(Task):
 
     def model_card(self, kept: str, score: float, provenance: str = "") -> str:
         settings = recipe_toml(self.recipe)
-        head = f"# {self.recipe.name}\n\nValidation {self.shown(score)}. The weights are {kept}.\n"
+        measured = f"Validation {self.shown(score)}." if math.isfinite(score) else "It was not validated."
+        head = f"# {self.recipe.name}\n\n{measured} The weights are {kept}.\n"
         return f"{head}\n```toml\n{settings}```\n\n## Provenance\n\n{provenance}\n"
+
+
+def worker_settings(source: NumberedBatches, workers: int) -> dict[str, Any]:
+    """The arguments of a DataLoader that makes batches of a source in so many processes."""
+    settings: dict[str, Any] = {"num_workers": workers, "pin_memory": source.pins_memory}
+    if workers:
+        settings |= source.worker_options
+        settings["worker_init_fn"] = partial(_start_worker, source.worker_start)
+    return settings
+
+
+def _start_worker(start: Callable[[int], object] | None, worker: int) -> None:
+    ignore_signals()
+    if start is not None:
+        start(worker)
 
 
 class NoTokenizers:
@@ -181,35 +172,42 @@ class NoTokenizers:
 class ModelData(DataModule):
     """Batches that are given, instead of a corpus that is prepared."""
 
-    def __init__(self, run: Any, task: Task, say: Any, batches: Sequence[Any], valid: Sequence[Any]) -> None:
+    def __init__(self, run: Any, task: Task, say: Any, train: Any, valid: Any) -> None:
         super().__init__(run, task, say)
-        if not len(batches) or not len(valid):
-            raise ValueError(f"fit needs batches to train and to validate on; got {len(batches)} and {len(valid)}")
         self.tokenizers: Any = NoTokenizers()
-        self.train: Any = batches
-        self.valid: Any = valid
+        self.train: Any = numbered_batches([] if train is None else train, "train")
+        self.valid: Any = numbered_batches([] if valid is None else valid, "valid")
+        self.validates = valid is not None
         self.valid_pairs = []
+        if not len(self.train):
+            raise ValueError("fit needs batches to train on, and train has none: train=[batch, …], or a DataLoader")
+        if self.validates and not len(self.valid):
+            raise ValueError("valid has no batches; give some, or leave it out: then nothing is validated")
+        settings = run.recipe.training
+        needed, there = settings.devices * settings.nodes * settings.accumulate, len(self.train)
+        if there < needed:
+            raise ValueError(
+                f"an update takes {counted(needed, 'batch', 'batches')} (processes × accumulate), and train has "
+                f"{there:,}: give more, or lower accumulate"
+            )
 
     def prepare_data(self) -> None:
         """There is nothing to prepare."""
 
     def setup(self, stage: str) -> None:
         assert self.trainer is not None
-        world, settings = self.trainer.world_size, self.run.recipe.training
-        if len(self.train) < world * settings.accumulate:
-            raise ValueError(
-                f"an update takes {world * settings.accumulate} batches (processes × training.accumulate), and there "
-                f"are {len(self.train)}"
-            )
         self.updates = UpdateBatches(
             self.task,
             self.train,
-            accumulate=settings.accumulate,
+            accumulate=self.run.recipe.training.accumulate,
             seed=self.run.recipe.seed,
             rank=self.trainer.global_rank,
-            world=world,
+            world=self.trainer.world_size,
             fixed_shapes=False,
         )
+
+    def worker_settings(self, workers: int) -> dict[str, Any]:
+        return worker_settings(self.train, workers)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         return [move_data_to_device(part, device) for part in batch]

@@ -91,4 +91,9 @@ def freeze_parts(model: Any, settings: TrainingSection) -> None:
         if in_parts(name, settings.freeze):
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):
+        if not settings.freeze:
+            raise ValueError(
+                "the model has no parameter to learn: none of model.parameters() has requires_grad; assign layers to "
+                "attributes, and lists of them as nn.ModuleList"
+            )
         raise ValueError(f"training.freeze = {settings.freeze} leaves no parameter to learn")
