@@ -292,7 +292,7 @@ def test_gold_links(tmp_path: Path) -> None:
     ]
     assert next(iter(PairReader(file))).alignment is None
     file.write_text("a cat\tun chat\t0-0 1-2\t\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="link 1-2 points past the end: the sides have 2 and 2 words"):
+    with pytest.raises(ValueError, match="link 1-2 points past the end: the sides have 2 words and 2 words"):
         list(PairReader(file, columns=(0, 1, 2)))
     file.write_text("a cat\tun chat\t0:0\t\n", encoding="utf-8")
     with pytest.raises(ValueError, match="'0:0' is no link"):

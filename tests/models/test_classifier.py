@@ -279,7 +279,7 @@ def test_distances_and_error_rates() -> None:
     assert distance("", "abc") == 3
     assert error_rate(["sevn", "one"], ["seven", "one"]) == pytest.approx(1 / 8)
     assert error_rate(["aaaa"], ["b"]) == 4
-    with pytest.raises(ValueError, match="there are 1 texts and 2 references"):
+    with pytest.raises(ValueError, match="given are 1 text and 2 references"):
         error_rate(["a"], ["a", "b"])
     with pytest.raises(ValueError, match="the references are empty"):
         error_rate([""], [""])

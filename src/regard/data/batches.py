@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from ..counted_noun import counted
 from .batch import BEGIN, END, Batch
 
 if TYPE_CHECKING:
@@ -93,14 +94,17 @@ class Batches(Dataset[Batch]):
         if tokens is not None and len(width) and width[-1] > tokens:
             long = encoded.rows[self._order[-1]]
             raise ValueError(
-                f"row {long} takes {width[-1]} tokens, tokens={tokens}; raise it or drop such rows (longest=)"
+                f"row {long} takes {counted(int(width[-1]), 'token')}, tokens={tokens}; raise it or drop such rows "
+                "(longest=)"
             )
         most = np.full_like(width, sentences) if tokens is None else tokens // width  # rows of a batch this wide
         steps = (
             _fixed_width_steps(width, most, world, full=fixed_shapes == "full") if fixed_shapes else _cut(most, world)
         )
         if not 0 <= start <= len(steps):
-            raise ValueError(f"this epoch has {len(steps)} batches; it cannot start at batch {start}")
+            raise ValueError(
+                f"this epoch has {counted(len(steps), 'batch', 'batches')}; it cannot start at batch {start}"
+            )
         self._steps = [steps[i] for i in random.permutation(len(steps))[start:]]
 
     def __len__(self) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..atomic_write import replacing_folder
+from ..counted_noun import counted
 from ..json_file import DamagedFileError, read_object
 from .inverse_document_frequency import inverse_document_frequency
 from .preparation.media_encoder import MediaEncoder
@@ -166,7 +167,9 @@ class EncodedCorpus:
     def repeats(self, weights: Sequence[int]) -> Int64[np.ndarray, "pairs"]:
         """The weight of the corpus that each pair belongs to."""
         if len(weights) != len(self.about.ends):
-            raise ValueError(f"{len(weights)} weights for {len(self.about.ends)} corpora")
+            raise ValueError(
+                f"{counted(len(weights), 'weight')} for {counted(len(self.about.ends), 'corpus', 'corpora')}"
+            )
         repeats: Int64[np.ndarray, "pairs"] = np.asarray(weights, np.int64)[
             np.searchsorted(self.about.ends, self.rows, side="right")
         ]

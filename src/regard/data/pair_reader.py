@@ -187,7 +187,6 @@ def _link_problem(links: list[list[str] | None], source: int, target: int) -> Ro
         if ends is None:
             return RowProblem("bad links", f"{link!r:.40} is no link; links look like 0-0 1-2")
         if int(ends[1]) >= source or int(ends[2]) >= target:
-            return RowProblem(
-                "bad links", f"link {link} points past the end: the sides have {source} and {target} words"
-            )
+            sizes = f"{counted(source, 'word')} and {counted(target, 'word')}"
+            return RowProblem("bad links", f"link {link} points past the end: the sides have {sizes}")
     return None

@@ -10,6 +10,7 @@ import json
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from ..counted_noun import counted
 from .pair import RowProblem
 from .streaming.arrow_rows import datasets_folder, is_saved_dataset, parquet
 from .streaming.column_names import column_names, row_cells
@@ -159,9 +160,8 @@ def _at_places(
         if isinstance(cells, RowProblem):
             yield where, cells
         elif max(places) >= len(cells):
-            has = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
             wanted = f"column {max(places)} was asked for (they count from 0, and {separators} separate them)"
-            yield where, RowProblem("missing column", f"the line has {has}, and {wanted}")
+            yield where, RowProblem("missing column", f"the line has {counted(len(cells), 'column')}, and {wanted}")
         else:
             yield where, [cells[place] for place in places]
 
@@ -178,7 +178,8 @@ def aligned_rows(
     for number, (left, right) in numbered:
         if left is None or right is None:
             short, long = (source, target) if left is None else (target, source)
-            reason = f"{short} ends after {number - 1} lines, {long} does not; line n of each must be one pair"
+            end = counted(number - 1, "line")
+            reason = f"{short} ends after {end}, {long} does not; line n of each must be one pair"
             yield f"{long}:{number}", RowProblem("differing line counts", reason)
         elif isinstance(left, RowProblem):
             yield f"{source}:{number}", left

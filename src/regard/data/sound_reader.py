@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..counted_noun import counted
 from .corpora import tones
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def _read(source: str) -> tuple[Float[np.ndarray, "samples channels"], int]:
                 )
             length = there - start if length is None else length
             if start + length > there:
-                raise ValueError(f"{source}: the stretch ends past the end: the sound has {there:,} samples")
+                raise ValueError(f"{source}: the stretch ends past the end: the sound has {counted(there, 'sample')}")
             if length > LONGEST * rate:
                 raise ValueError(
                     f"{source} lasts {length / rate:,.0f} seconds; at most {LONGEST:.0f} are read: cut it, or name a "
@@ -133,8 +134,8 @@ def _read(source: str) -> tuple[Float[np.ndarray, "samples channels"], int]:
                 )
             if length * sound.channels > MOST:
                 raise ValueError(
-                    f"{source} holds {length * sound.channels:,} numbers ({sound.channels} channels, {rate:,} Hz); at "
-                    f"most {MOST:,} are read: save it with fewer channels, or at a lower rate"
+                    f"{source} holds {length * sound.channels:,} numbers ({counted(sound.channels, 'channel')}, "
+                    f"{rate:,} Hz); at most {MOST:,} are read: save it with fewer channels, or at a lower rate"
                 )
             sound.seek(start)
             x = sound.read(length, dtype="float32", always_2d=True)
@@ -142,7 +143,7 @@ def _read(source: str) -> tuple[Float[np.ndarray, "samples channels"], int]:
         why = "is damaged or cut short" if rate else "is no sound that can be read (WAV, FLAC, OGG, …)"
         raise ValueError(f"{file} {why}: {error}") from error
     if len(x) < length:
-        raise ValueError(f"{source} is damaged or cut short: of {length:,} samples {len(x):,} can be read")
+        raise ValueError(f"{source} is damaged or cut short: of {counted(length, 'sample')} {len(x):,} can be read")
     if not len(x):
         raise ValueError(f"{source} is empty: it has no samples")
     finite = np.isfinite(x).all(1)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from ..counted_noun import counted
 from .batch import END, PAD, Batch
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ class RandomWindows(_Windows):
         super().__init__(encoded, block, rows)
         if self.tokens <= block:
             raise ValueError(
-                f"the text has {self.tokens:,} tokens, and a window takes {block + 1:,}; give more text, or lower "
-                "data.longest"
+                f"the text has {counted(self.tokens, 'token')}, and a window takes {block + 1:,}; give more text, or "
+                "lower data.longest"
             )
         self.rank, self.world, self._seeds = rank, world, (seed, epoch)
 

@@ -54,6 +54,6 @@ def test_without_gold_links_the_model_splits_as_it_likes() -> None:
 
 def test_a_link_outside_the_pair_and_an_empty_text() -> None:
     tokenizers = split_punctuation()
-    with pytest.raises(ValueError, match="link 7-0 is outside line 1, which has 7 and 5 words"):
+    with pytest.raises(ValueError, match="link 7-0 is outside line 1, which has 7 words and 5 words"):
         gold_links(replace(SPACED, alignment="7-0"), tokenizers)
     assert text_words(tokenizers.source, "") == ([], [])

@@ -177,7 +177,7 @@ def test_a_batch_that_holds_the_corpus_is_remarked(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], tokens: int, remarked: bool
 ) -> None:
     fit(recipe_loader.load_recipe(file, [f"training.tokens={tokens}", "training.updates=1"]), tmp_path / "run")
-    remark = "every update is an epoch: training.tokens = 1,000,000,000 has room for all 300 pairs"
+    remark = "every update is an epoch: training.tokens = 1,000,000,000 has room for the whole corpus, 300 pairs"
     assert (remark in capsys.readouterr().out) == remarked
 
 

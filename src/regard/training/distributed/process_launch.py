@@ -56,8 +56,9 @@ def batch_remark(settings: TrainingSection, changed: dict[str, list[Any]]) -> st
         before, after = before * changed.get(f"training.{key}", [new])[0], after * new
     if before == after:
         return None
+    now = counted(after, "batch", "batches")
     return (
-        f"an update takes {after} batches from here on, and took {before} so far: the product of training.devices, "
+        f"an update takes {now} from here on, and took {before} so far: the product of training.devices, "
         "training.nodes and training.accumulate changed; with the same product the run continues as before"
     )
 

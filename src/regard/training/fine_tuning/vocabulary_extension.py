@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from ...counted_noun import counted
 from ...data.label_set import LabelSet
 from ...data.preparation.tokenizer_parts import tokenizer_trainer
 from ...data.tokenizer import Tokenizer
@@ -43,7 +44,7 @@ def extended_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], size: int) ->
     room = size - len(known)
     if added and room <= 0:
         raise ValueError(
-            f"the vocabulary has {len(known):,} pieces, and tokenizer.size = {size:,} leaves no room for the "
+            f"the vocabulary has {counted(len(known), 'piece')}, and tokenizer.size = {size:,} leaves no room for the "
             f"{len(added):,} that the new corpus needs; raise tokenizer.size"
         )
     added = added[:room]

@@ -7,6 +7,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ...counted_noun import counted
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -34,8 +36,8 @@ def progress_of(activity: str, total: int | None = None) -> Iterator[Callable[[i
         nonlocal done, last
         done += rows
         if (now := time.monotonic()) - last >= REPORT:
-            of_total = "" if total is None else f" of {total:,}"
-            print(f"{activity}: {done:,}{of_total} rows so far", file=sys.stderr, flush=True)
+            rows_so_far = counted(done, "row") if total is None else f"{done:,} of {counted(total, 'row')}"
+            print(f"{activity}: {rows_so_far} so far", file=sys.stderr, flush=True)
             last = now
 
     yield advance

@@ -63,7 +63,8 @@ def split_remarks(
 
 def _length(task: Task, longest: int | None) -> str:
     """`data.longest` with its unit; of sounds both sides count, and a label or a spelling is always the shorter one."""
-    return f"{longest} frames of 10 ms" if task.recipe.source.kind == "sound" else f"{longest} tokens"
+    count = longest or 0
+    return f"{counted(count, 'frame')} of 10 ms" if task.recipe.source.kind == "sound" else counted(count, "token")
 
 
 def rare_label_remarks(data: Data, names: list[str], encoded: EncodedCorpus) -> Iterator[str]:
@@ -84,7 +85,7 @@ def split_name(data: Data, split: str) -> str:
     if split == "valid" and isinstance(data, FilesData) and data.hold_out:
         return f"what data.hold_out = {data.hold_out} holds out of data.train"
     if split == "valid" and isinstance(data, StreamData) and not data.valid:
-        return f"data.train (its first data.valid_pairs = {data.valid_pairs} pairs)"
+        return f"data.train (its first {counted(data.valid_pairs, 'pair')}, by data.valid_pairs)"
     files = getattr(data, split, None)
     if not isinstance(files, list):
         return f"data.{split}"

@@ -8,6 +8,7 @@ from importlib import import_module
 from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Literal, get_args
 
+from ...counted_noun import counted
 from ...data import Pair, PairReader, TokenizerPair
 from ...data.pair_reader import all_bad_error
 from ...data.preparation.corpus_part import CorpusPart
@@ -207,7 +208,9 @@ def _running_text(data: TextData | PhrasesData, split: Split) -> Pair:
     cut = int(len(whole) * (1 - data.held_out))
     part = whole[:cut] if split == "train" else whole[cut:]
     if not part.strip():
-        raise ValueError(f"the text has {len(whole):,} characters, and none is left for data.{split}; give more text")
+        raise ValueError(
+            f"the text has {counted(len(whole), 'character')}, and none is left for data.{split}; give more text"
+        )
     return Pair("nothing", part, 0)
 
 

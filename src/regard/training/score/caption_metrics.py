@@ -7,6 +7,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from ...counted_noun import counted
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -108,6 +110,7 @@ def _norm(vector: dict[tuple[str, ...], float]) -> float:
 def _check(captions: Sequence[str], references: Sequence[Sequence[str]]) -> None:
     if not captions or len(captions) != len(references) or not all(references):
         raise ValueError(
-            f"captions are scored against one or more references each: there are {len(captions)} captions and "
-            f"{len(references)} lists of references, {sum(not several for several in references)} of them empty"
+            "captions are scored against one or more references each: given are "
+            f"{counted(len(captions), 'caption')} and {counted(len(references), 'list')} of references, "
+            f"{sum(not several for several in references)} of them empty"
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...counted_noun import counted
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -24,7 +26,8 @@ def error_rate(written: Sequence[Sequence[object]], references: Sequence[Sequenc
     It exceeds 1 where the texts are much longer than the references.
     """
     if len(written) != len(references):
-        raise ValueError(f"there are {len(written)} texts and {len(references)} references; there must be one for each")
+        given = f"{counted(len(written), 'text')} and {counted(len(references), 'reference')}"
+        raise ValueError(f"given are {given}; there must be one for each")
     total = sum(map(len, references))
     if not total:
         raise ValueError("the references are empty, so there is no error rate")

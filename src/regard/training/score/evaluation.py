@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
+from ...counted_noun import counted
 from ...data import EncodedCorpus, PairReader
 from ...data.label_set import UnknownLabelError
 from ..preparation.recipe_corpus import read, running
@@ -85,9 +86,11 @@ def _require_short(encoded: EncodedCorpus, pairs: list[Pair], kind: str, longest
     first = too_long[0]
     width, row = int(encoded.widths[first]), pairs[int(encoded.rows[first])]
     if encoded.target_lengths[first] - 1 == width:
-        side = f"the target has {width:,} tokens"
+        side = f"the target has {counted(width, 'token')}"
+    elif kind == "sound":
+        side = f"the sound has {counted(width, 'frame')} of 10 ms"
     else:
-        side = f"the sound has {width:,} frames of 10 ms" if kind == "sound" else f"the text has {width:,} tokens"
+        side = f"the text has {counted(width, 'token')}"
     others = f" ({len(too_long):,} rows are too long)" if len(too_long) > 1 else ""
     raise ValueError(
         f"{row.where or f'row {row.row + 1}'}: {side}, and the model was trained on at most {longest:,} "

@@ -129,7 +129,7 @@ class Task(ABC):
 
     def amount(self, encoded: EncodedCorpus) -> str:
         """The size of a corpus, in the units of the task."""
-        return f"{counted(len(encoded), 'pair')}, {len(encoded.target):,} target tokens"
+        return f"{counted(len(encoded), 'pair')}, {counted(len(encoded.target), 'target token')}"
 
     def shown(self, score: float) -> str:
         if self.measure == "loss":  # as a score it is negative: higher is better

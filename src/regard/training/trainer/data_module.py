@@ -12,6 +12,7 @@ import pytorch_lightning as lightning
 from torch.utils.data import DataLoader, Dataset
 
 from ...checksums import check_files
+from ...counted_noun import counted
 from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
 from ...data.pair_reader import BadRowError
 from ...data.preparation.bpe_dropout import BpeDropout
@@ -151,8 +152,8 @@ class DataModule(lightning.LightningDataModule):
         self.updates = UpdateBatches(self.task, self.train, accumulate=accumulate, seed=recipe.seed, **places)
         if recipe.base_task != "write" and self.updates.epoch_length == 1:
             self.say(
-                f"every update is an epoch: training.tokens = {recipe.training.tokens:,} has room for all "
-                f"{len(self.train):,} pairs"
+                f"every update is an epoch: training.tokens = {recipe.training.tokens:,} has room for the whole "
+                f"corpus, {counted(len(self.train), 'pair')}"
             )
 
     def train_dataloader(self) -> DataLoader[list[Batch]]:
