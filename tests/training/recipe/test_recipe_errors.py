@@ -26,7 +26,7 @@ MISTAKES = {
     "trainign.updates=3": "trainign: unknown key; did you mean training?",
     "data.frobnicate=3": "data.frobnicate (command line): unknown key; known are columns, ",
     "training.rate=fast": "training.rate (command line): is 'fast'; it should be a valid number",
-    "training.updates=0": "training.updates (command line): is 0; it should be greater than or equal to 1",
+    "training.updates=0": "training.updates (command line): is 0; it should be at least 1",
     "training.updates=1.5": "training.updates (command line): is 1.5; it should be a valid integer",
     "data.train=a.tsv": "data.train (command line): is 'a.tsv'; it should be a list, such as [\"a.tsv\"]",
     "training.rate=nan": "training.rate (command line): is ",
@@ -37,7 +37,7 @@ MISTAKES = {
     "encoder.dropout=1.0": "encoder: dropout is 1.0; it must be a number ≥ 0 and < 1",
     "decoder.width=0": "decoder: width is 0; it must be a whole number ≥ 1",
     "training.schedule=warm": "training.schedule (command line): is 'warm'; it should be 'inverse-square-root', ",
-    "data.columns=[0]": "data.columns (command line): is [0]; it should be ",
+    "data.columns=[0]": "data.columns (command line): has 1 entry; it should have at least 2",
     "data.train=[7]": "data.train.0: is 7; it should be a valid string",
     'name="../x"': "name (command line): is '../x'; it should match",
     "tied=all tokenizer.joint=false": 'recipe: tied = "all" needs tokenizer.joint = true',
@@ -101,7 +101,7 @@ def test_every_mistake_is_reported_at_once(tmp_path: Path) -> None:
         "  decoder.layers (mine.toml:8): is True; it should be a valid integer",
         "  training.updates (mine.toml:4): is 'many'; it should be a valid integer",
         "  training.warmpu (mine.toml:5): unknown key; did you mean warmup?",
-        "  search.beams (command line): is 0; it should be greater than or equal to 1",
+        "  search.beams (command line): is 0; it should be at least 1",
     ]
 
 

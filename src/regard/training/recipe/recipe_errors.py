@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -10,12 +9,12 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from ...models.config_base import UNKNOWN_KIND
+from ...validation_sentences import problem_sentence, unknown_key_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 PLUGIN = "plugin"  # the type of an error in a section of a plug-in, whose keys our schema does not have
-UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 class RecipeError(ValueError):
@@ -54,7 +53,7 @@ def refuse_unknown_keys(section: type[Any], values: dict[str, Any]) -> None:
     """The same for a dataclass, which says which keys it has."""
     names = sorted(field.name for field in fields(section))
     if unknown := sorted(set(values) - set(names)):
-        raise _plugin_error((key, _unknown_key(key, names)) for key in unknown)
+        raise _plugin_error((key, unknown_key_sentence(key, names)) for key in unknown)
 
 
 def _plugin_error(problems: Iterable[tuple[str, str]]) -> ValidationError:
@@ -65,31 +64,17 @@ def _plugin_error(problems: Iterable[tuple[str, str]]) -> ValidationError:
     return ValidationError.from_exception_data("plug-in", errors)
 
 
-def _unknown_key(key: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(key, names, n=1)
-    return "unknown key" + (f"; did you mean {near[0]}?" if near else f"; known are {', '.join(names)}")
-
-
 def _sentence(problem: Any, names: list[str]) -> str:
     kind, value = problem["type"], problem["input"]
     if kind == PLUGIN:
         return str(problem["ctx"]["sentence"])
-    if kind in UNKNOWN:
-        return _unknown_key(str(problem["loc"][-1]), names)
-    if kind in ("missing", "missing_argument"):
-        return "is missing"
     if kind == "union_tag_not_found":
         return "needs a kind"
     if kind == "union_tag_invalid":
         return f"kind is {problem['ctx']['tag']!r}; known kinds are {problem['ctx']['expected_tags']}; {UNKNOWN_KIND}"
-    if kind == "string_pattern_mismatch":
-        return f"is {value!r}; it should match {problem['ctx']['pattern']}"
-    if kind == "value_error":
-        return str(problem["ctx"]["error"])
     if kind == "list_type":
         return f"is {value!r}; it should be a list, such as " + ("[0, 1]" if isinstance(value, int) else f'["{value}"]')
-    wanted = problem["msg"].removeprefix("Input should be ")
-    return f"is {value!r}; it should be {wanted}"
+    return problem_sentence(problem, names)
 
 
 def _locate(location: tuple[int | str, ...], schema: Any) -> tuple[str, list[str]]:
