@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from .init_sections import fill_sections
 from .recipe import Recipe
-from .recipe_errors import RecipeError, recipe_error
+from .recipe_errors import COMMAND_LINE, RecipeError, recipe_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -149,12 +149,14 @@ def _load(name: str | Path, layer: Layer, overrides: Iterable[str]) -> Recipe:
     settings = _overrides(overrides)
     merge(values, settings)
     fill_sections(values)
-    origins.update(dict.fromkeys(_key_paths(settings), "command line"))
+    origins.update(dict.fromkeys(_key_paths(settings), COMMAND_LINE))
     try:
         # Through JSON: there pydantic's strict mode takes a mapping for a dataclass, and a list is a list.
         return Recipe.model_validate_json(json.dumps(values, default=str))  # TOML has dates; no key of ours has
     except ValidationError as error:
-        raise recipe_error(error, Recipe, f"recipe {name}", origins) from None
+        training = values.get("training")
+        init = isinstance(training, dict) and bool(training.get("init"))
+        raise recipe_error(error, Recipe, f"recipe {name}", origins, init=init) from None
 
 
 def _resolve(layer: Layer, above: tuple[str, ...], count: Iterator[int]) -> tuple[Settings, dict[str, str]]:
