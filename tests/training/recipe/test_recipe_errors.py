@@ -39,7 +39,9 @@ MISTAKES = {
     ),
     "data.train=3": ("data.train (command line): is 3; it should be a list, such as 'data.train=[\"train.tsv\"]'"),
     "data.columns=3": "data.columns (command line): is 3; it should be a list, such as 'data.columns=[0, 1]'",
-    "training.betas=x": "training.betas (command line): is 'x'; it should be a list, such as 'training.betas=[0.9, 0.98]'",
+    "training.betas=x": (
+        "training.betas (command line): is 'x'; it should be a list, such as 'training.betas=[0.9, 0.98]'"
+    ),
     "training.rate=nan": "training.rate (command line): is ",
     'encoder.width="256"': "encoder.width (command line): is '256'; it should be a valid integer",
     "encoder.cell=rnn": "encoder.cell (command line): is 'rnn'; it should be 'gru' or 'lstm'",
@@ -236,9 +238,7 @@ def test_every_key_that_holds_a_list_has_an_example() -> None:
     [
         (
             '[data]\nkind = "phrasebook"\n',
-            [
-                r'encoder: is missing; write base = \["transformer"\], or another architecture that `regard recipes` lists; ',
-            ],
+            [r'encoder: is missing; write base = \["transformer"\], or another architecture that `regard recipes`'],
         ),
         (
             'base = ["phrasebook"]\n[encoder]\nwidth = 8\n',

@@ -124,8 +124,8 @@ def _remedy(key: str, *, init: bool) -> str:
     if init:
         return f"; leave [{key}] out: with training.init it is that of the model; or write it in full, with its kind"
     return (
-        f'; write base = ["transformer"], or another architecture that `regard recipes` lists; or [{key}] with its kind; '
-        "or training.init = MODEL, to have that of a trained model"
+        f'; write base = ["transformer"], or another architecture that `regard recipes` lists; or [{key}] with its '
+        "kind; or training.init = MODEL, to have that of a trained model"
     )
 
 
