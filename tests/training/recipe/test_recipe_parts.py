@@ -39,8 +39,8 @@ def test_an_architecture_is_printed_as_a_recipe_for_files_of_your_own(name: str,
     recipe = recipe_loader.load_recipe(tmp_path / "mine.toml")
     assert recipe.data.kind == "files"
     (tmp_path / "short.toml").write_text(
-        f'base = ["{name}"]\nname = "{recipe.name}"\nabout = {json.dumps(recipe.about)}\n[data]\nkind = "files"\nroot = "."\n'
-        'train = ["train.csv"]\nvalid = ["valid.csv"]\n'
+        f'base = ["{name}"]\nname = "{recipe.name}"\nabout = {json.dumps(recipe.about)}\n'
+        '[data]\nkind = "files"\nroot = "."\ntrain = ["train.csv"]\nvalid = ["valid.csv"]\n'
     )
     assert recipe_loader.load_recipe(tmp_path / "short.toml") == recipe
 
