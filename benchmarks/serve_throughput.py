@@ -1,10 +1,14 @@
 """Sentences a second of `regard serve`: requests one after the other, and from many clients at once.
 
     python -m benchmarks.serve_throughput [--model tatoeba-transformer-en-fr] [--sentences 256] [--clients 1 8 32]
+    python -m benchmarks.serve_throughput --beside 200 [--words 900] [--model tatoeba-bahdanau-en-fr]
 
 The server runs in a process of its own, on one thread; every request has one sentence. "One by one" is one client that
 waits for each answer, with no waiting for others on the server. Latencies are those the clients see. Sentences per CPU
 second are of the server's process (Linux): they do not depend on what else the machine does.
+
+With `--beside N` a first client sends one request of N texts of `--words` words each. For as long as it waits, a second
+one sends sentences one after the other: their latencies are printed.
 """
 
 from __future__ import annotations
@@ -56,17 +60,45 @@ def translate(address: str, sentences: list[str], beams: int) -> list[float]:
     """One client: each sentence as a request of its own; the seconds of each."""
     parts = urlsplit(address)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
-    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
     times = []
     for sentence in sentences:
         began = time.perf_counter()
-        connection.request("POST", parts.path, json.dumps({"texts": [sentence], "beams": beams}), headers)
-        response = connection.getresponse()
-        content = response.read()
-        assert response.status == 200, content
+        status, content = answer(connection, parts.path, [sentence], beams)
+        assert status == 200, content
         times.append(time.perf_counter() - began)
     connection.close()
     return times
+
+
+def answer(connection: http.client.HTTPConnection, path: str, texts: list[str], beams: int) -> tuple[int, str]:
+    """The status and the body of the answer to one request."""
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    connection.request("POST", path, json.dumps({"texts": texts, "beams": beams}), headers)
+    response = connection.getresponse()
+    return response.status, response.read().decode()
+
+
+def measure_beside(address: str, texts: int, words: int, beams: int) -> None:
+    """Print the latencies of single sentences while one large request is computed."""
+    parts = urlsplit(address)
+    large, short = (http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=600) for _ in range(2))
+    text = " ".join((" ".join(SENTENCES).split() * words)[:words])
+    times: list[float] = []
+    refusals: list[str] = []
+    with ThreadPoolExecutor(1) as pool:
+        request = pool.submit(answer, large, parts.path, [text] * texts, beams)
+        time.sleep(1)
+        while not request.done():
+            began = time.perf_counter()
+            status, content = answer(short, parts.path, SENTENCES[:1], beams)
+            times.append(time.perf_counter() - began)
+            refusals += [] if status == 200 else [content]
+    status, content = request.result()
+    print(f"the request of {texts} texts of {words} words: {status} {content if status != 200 else ''}")
+    print(
+        f"{len(times)} requests of one sentence meanwhile: latency {statistics.median(times):.2f} s median, "
+        f"{max(times):.2f} s longest; {len(refusals)} refused {refusals[:1] or ''}"
+    )
 
 
 def measure(address: str, sentences: list[str], clients: int, beams: int) -> tuple[float, list[float]]:
@@ -90,7 +122,18 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=256)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--beams", type=int, default=5)
+    parser.add_argument("--beside", type=int, metavar="N", help="texts of a large request that is computed meanwhile")
+    parser.add_argument("--words", type=int, default=900, help="of each of its texts")
     options = parser.parse_args()
+    if options.beside:
+        print(f"{options.model}, beam {options.beams}, one CPU thread")
+        server, address = start(options.model, 64, 5.0, options.beams)
+        try:
+            measure_beside(address, options.beside, options.words, options.beams)
+        finally:
+            server.kill()  # it would compute what is in its queue first
+            server.wait()
+        return
     sentences = [SENTENCES[n % len(SENTENCES)] for n in range(options.sentences)]
     plain = plain_per_cpu = 0.0
     print(f"{options.model}, beam {options.beams}, {options.sentences} requests of one sentence, one CPU thread")

@@ -40,7 +40,7 @@ ALLOWED = {
 }
 FILES = {
     "atomic_write", "checksums", "counted_noun", "json_file", "plugins", "process_group_exit", "special_tokens",
-    "unknown_words",
+    "unknown_words", "validation_sentences",
 }  # fmt: skip
 LATE = {"seeing/capture/recorded_calls.py": {"viewer"}}  # where somebody says show() or to_html(), and not before
 

@@ -413,3 +413,14 @@ def test_mistakes_are_one_line(
     with pytest.raises(SystemExit, match=message) as left:
         command_output(capsys, monkeypatch, *(part.replace("RUN", str(run)) for part in arguments))
     assert "\n" not in str(left.value)
+
+
+def test_a_header_that_is_read_as_a_row_is_warned_of(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "pairs.csv"
+    file.write_text("source,target\nthe red car,la voiture rouge\n", encoding="utf-8")
+    warning = f"regard: {file}:1 looks like a header ('source', 'target')"
+    done = run_command("evaluate", str(run), str(file), "--beams", "1")
+    assert (done.returncode, warning in done.stderr) == (0, True), done.stderr
+    assert "--columns source,target" in done.stderr
+    done = run_command("evaluate", str(run), str(file), "--beams", "1", "--columns", "source,target")
+    assert (done.returncode, "header" in done.stderr) == (0, False), done.stderr

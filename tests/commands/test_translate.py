@@ -340,3 +340,22 @@ def test_a_pipe_is_answered_before_it_closes(folder: Path) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_unknown_characters_are_named_with_their_line(tmp_path: Path) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("Where is the library?\nшкола ж\n\nIt is raining.\nж\n", encoding="utf-8")
+    done = run_command("translate", "--file", str(file), "--beams", "1")
+    assert done.returncode == 0
+    warnings = [line for line in done.stderr.splitlines() if "does not know" in line]
+    assert [line.partition(": the model")[0] for line in warnings] == [f"regard: {file}:2", f"regard: {file}:5"]
+    assert warnings[1].endswith("the model does not know ж; what it writes for that is a guess")
+    known = run_command("translate", "Where is the library?", "--beams", "1")
+    assert "does not know" not in known.stderr
+
+
+@pytest.mark.parametrize("empty", ["", " "])
+def test_an_empty_phrase_is_refused(empty: str) -> None:
+    done = run_command("translate", "Where is the library?", "--include", "rouge", "--include", empty)
+    assert done.returncode == 1
+    assert '--include "" is empty: give a word or phrase' in done.stderr

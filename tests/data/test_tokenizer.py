@@ -168,3 +168,19 @@ def test_words_with_punctuation_split_off() -> None:
     assert plain.encode("l'accord") == [3], "without `punctuation`, spaces alone separate words"
     with pytest.raises(ValueError, match="punctuation = true is for the tokenizer"):
         Tokenizer.train("bpe", 100, [tokenised], punctuation=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "unknown"),
+    [
+        ("bpe", "red ж carж щ", ["ж", "щ"]),
+        ("word", "red ж cart", ["ж", "cart"]),
+        ("character", "a car ж", ["ж"]),
+        ("bpe", "red car", []),
+        ("word", "red </s>", ["</s>"]),
+    ],
+)
+def test_the_unknown_parts_of_a_text(kind: str, text: str, unknown: list[str]) -> None:
+    tokenizer = Tokenizer.train(kind, 60, ["a red car", "the red car"] * 5)
+    assert tokenizer.unknown_parts(text) == unknown
+    assert bool(unknown) == (UNKNOWN in tokenizer.encode(text))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
 
-from regard.serving.dynamic_batches import DynamicBatches, QueueFullError, TooManyTextsError
+from regard.serving.dynamic_batches import DynamicBatches, QueuedRequest, QueuedText, QueueFullError, TooManyTextsError
 
 
 class Recorder:
@@ -26,7 +27,7 @@ class Recorder:
 
 def begin(batches: DynamicBatches, recorder: Recorder) -> Any:
     """A first text that is being computed."""
-    first = batches.submit(["first"], "a")[0]
+    first = batches.submit(["first"], "a").results[0]
     assert recorder.started.wait(30)
     return first
 
@@ -35,12 +36,13 @@ def test_texts_gather_while_a_batch_is_computed() -> None:
     recorder, observed = Recorder(), list[int]()
     batches = DynamicBatches(recorder, size=3, wait=0.0, room=10, observe=lambda texts, seconds: observed.append(texts))
     first = begin(batches, recorder)
-    later = [*batches.submit(["b", "c"], "a"), *batches.submit(["d"], "other"), *batches.submit(["e", "f"], "a")]
+    requests = [batches.submit(["b", "c"], "a"), batches.submit(["d"], "other"), batches.submit(["e", "f"], "a")]
     assert batches.waiting == 5
     recorder.go.set()
     assert first.result(30) == "firstfirst"
-    assert [future.result(30) for future in later] == ["bb", "cc", "dd", "ee", "ff"]
-    assert recorder.batches == [(["first"], "a"), (["b", "c", "e"], "a"), (["d"], "other"), (["f"], "a")]
+    texts = [future.result(30) for request in requests for future in request.results]
+    assert texts == ["bb", "cc", "dd", "ee", "ff"]
+    assert recorder.batches == [(["first"], "a"), (["b", "e", "c"], "a"), (["d"], "other"), (["f"], "a")]
     batches.close()
     assert observed == [1, 3, 1, 1]
 
@@ -49,11 +51,11 @@ def test_a_text_waits_for_others_and_a_full_batch_does_not() -> None:
     recorder = Recorder()
     recorder.go.set()
     batches = DynamicBatches(recorder, size=2, wait=60.0, room=10)  # a test that waited for it would not end
-    one = batches.submit(["x"], "a")[0]
-    other = batches.submit(["y"], "a")[0]
+    one = batches.submit(["x"], "a").results[0]
+    other = batches.submit(["y"], "a").results[0]
     assert (one.result(30), other.result(30)) == ("xx", "yy")
     assert recorder.batches == [(["x", "y"], "a")]
-    left = batches.submit(["z"], "a")[0]
+    left = batches.submit(["z"], "a").results[0]
     batches.close()
     assert left.result(30) == "zz", "what is in the queue is computed at the end"
     with pytest.raises(QueueFullError, match="shutting down"):
@@ -64,8 +66,8 @@ def test_errors_and_limits() -> None:
     recorder = Recorder()
     batches = DynamicBatches(recorder, size=4, wait=0.0, room=3)
     first = begin(batches, recorder)
-    futures = batches.submit(["bad", "g", "gone"], "a")
-    with pytest.raises(QueueFullError, match="the queue has 3 texts, and room for 3"):
+    futures = batches.submit(["bad", "g", "gone"], "a").results
+    with pytest.raises(QueueFullError, match="busy: its queue has 3 texts, and room for 3"):
         batches.submit(["more"], "a")
     futures[2].cancel()
     recorder.go.set()
@@ -82,7 +84,7 @@ def test_an_error_of_the_model_is_the_result_of_every_text() -> None:
         raise MemoryError("no room")
 
     batches = DynamicBatches(broken, size=4, wait=0.0, room=4)
-    for future in batches.submit(["a", "b"], None):
+    for future in batches.submit(["a", "b"], None).results:
         with pytest.raises(MemoryError, match="no room"):
             future.result(30)
     batches.close()
@@ -106,7 +108,7 @@ def test_a_text_that_fails_leaves_the_others_of_its_batch_their_results(bad: str
     batches = DynamicBatches(
         double_or_fail, size=4, wait=60.0, room=4, observe=lambda texts, seconds: observed.append(texts)
     )
-    good, first, last, second = batches.submit(["a", bad, "b", bad], None)
+    good, first, last, second = batches.submit(["a", bad, "b", bad], None).results
     assert (good.result(30), last.result(30)) == ("aa", "bb")
     errors = [first.exception(30), second.exception(30)]
     assert all(isinstance(error, Exception) and message in str(error) for error in errors)
@@ -121,7 +123,7 @@ def test_an_error_of_the_observer_does_not_end_the_thread(caplog: pytest.LogCapt
         raise ZeroDivisionError
 
     batches = DynamicBatches(double_or_fail, size=1, wait=0.0, room=4, observe=observe)
-    assert [batches.submit([text], None)[0].result(30) for text in "ab"] == ["aa", "bb"]
+    assert [batches.submit([text], None).results[0].result(30) for text in "ab"] == ["aa", "bb"]
     assert batches.alive
     batches.close()
     assert "a batch was computed and not counted" in caplog.text
@@ -133,3 +135,63 @@ def test_more_texts_than_the_queue_ever_holds_are_refused_for_good() -> None:
         batches.submit(["a", "b", "c"], None)
     batches.close()
     assert not batches.alive
+
+
+def test_a_batch_has_at_most_so_many_tokens_with_padding() -> None:
+    recorder = Recorder()
+    batches = DynamicBatches(recorder, size=64, wait=0.0, room=100, tokens=20)
+    begin(batches, recorder)
+    request = batches.submit(["10", "3", "50", "5", "4"], "a", [10, 3, 50, 5, 4])
+    recorder.go.set()
+    assert [future.result(30) for future in request.results] == ["1010", "33", "5050", "55", "44"]
+    batches.close()
+    assert [texts for texts, _ in recorder.batches[1:]] == [["3", "4", "5"], ["10"], ["50"]]
+
+
+def test_a_batch_that_is_full_of_tokens_does_not_wait_for_more_texts() -> None:
+    recorder = Recorder()
+    recorder.go.set()
+    batches = DynamicBatches(recorder, size=64, wait=60.0, room=100, tokens=20)  # a test that waited would not end
+    request = batches.submit(["p", "q", "r"], "a", [10, 10, 10])
+    assert [future.result(30) for future in request.results[:2]] == ["pp", "qq"]
+    batches.close()
+
+
+def test_requests_take_turns() -> None:
+    """A text that arrives while a large request is computed does not wait for all of its texts."""
+    recorder = Recorder()
+    batches = DynamicBatches(recorder, size=64, wait=0.0, room=100, tokens=20)
+    large = batches.submit(["long"] * 4, "a", [20] * 4)
+    assert recorder.started.wait(30)
+    short = batches.submit(["short"], "a", [2])
+    second = batches.submit(["second"] * 2, "b", [20] * 2)
+    recorder.go.set()
+    for request in (large, short, second):
+        assert all(future.result(30) for future in request.results)
+    batches.close()
+    order = [texts for texts, _ in recorder.batches]
+    assert order == [["long"], ["short"], ["second"], ["long"], ["second"], ["long"], ["long"]]
+
+
+def test_a_cancelled_request_gives_its_room_back() -> None:
+    recorder = Recorder()
+    batches = DynamicBatches(recorder, size=1, wait=0.0, room=3)
+    begin(batches, recorder)
+    left = batches.submit(["p", "q", "r"], "a")
+    for future in left.results:
+        future.cancel()
+    other = batches.submit(["s", "t"], "a")
+    recorder.go.set()
+    assert [future.result(30) for future in other.results] == ["ss", "tt"]
+    batches.close()
+    assert [texts for texts, _ in recorder.batches] == [["first"], ["s"], ["t"]]
+
+
+def test_a_request_is_larger_than_a_time_if_it_needs_more_without_others() -> None:
+    request = QueuedRequest([QueuedText("x", 10) for _ in range(4)], "a")
+    assert not request.larger_than(60.0), "nothing of it was computed: other requests took the time"
+    request.computed_tokens, request.computed_seconds = 20, 31.0
+    assert request.larger_than(60.0)
+    assert not request.larger_than(62.0)
+    request = QueuedRequest([QueuedText("x", 10)], "a", running_since=time.monotonic() - 50)
+    assert request.larger_than(60.0), "one text alone takes most of it"

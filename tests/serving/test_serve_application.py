@@ -19,6 +19,7 @@ import torch
 pytest.importorskip("fastapi", reason="needs the extra `view`")
 
 from regard.decoding import load_model_and_tokenizers, translate
+from regard.decoding.translation import ON_CPU
 from regard.seeing.alignment.word_level_weights import translation_word_weights
 from regard.serving import serve_application, serve_limits
 from regard.serving.serve_application import create_serve_app
@@ -131,12 +132,18 @@ def test_alignment_and_several_hypotheses_are_returned_on_request(server: AppSer
 @pytest.mark.parametrize(
     ("body", "status", "reason"),
     [
-        ({"texts": []}, 422, "texts: List should have at least 1 item"),
-        ({"texts": [" "]}, 422, "texts.0: String should match pattern"),
-        ({"texts": ["a"] * (serve_limits.TEXTS + 1)}, 422, "texts: List should have at most"),
-        ({"texts": ["a" * (serve_limits.CHARACTERS + 1)]}, 422, "texts.0: String should have at most"),
-        ({"texts": ["a"], "beams": 1000}, 422, "beams: Input should be less than or equal to"),
-        ({"texts": ["a"], "beam": 1}, 422, "beam: Extra inputs are not permitted"),
+        ({"texts": []}, 422, "texts: has 0 entries; it should have at least 1"),
+        ({"texts": [" "]}, 422, "texts.0: is ' '; it should have a character that is not a space"),
+        ({"texts": ["a"] * (serve_limits.TEXTS + 1)}, 422, "texts: has 257 entries; it should have at most 256"),
+        (
+            {"texts": ["a" * (serve_limits.CHARACTERS + 1)]},
+            422,
+            "texts.0: has 5,001 characters; it should have at most 5,000",
+        ),
+        ({"texts": ["a"], "beams": 1000}, 422, "beams: is 1000; it should be at most 16"),
+        ({"texts": ["a"], "beam": 1}, 422, "beam: unknown key; did you mean beams?"),
+        ({"text": "a"}, 422, "texts: is missing; text: unknown key; did you mean texts?"),
+        ({"texts": ["a"], "colour": 1}, 422, "colour: unknown key; known are alignment, beams, best, texts"),
         ({"texts": ["a"], "beams": 2, "best": 5}, 422, "best: 5 is more than beams, which is 2"),
         ({"texts": ["a"] * 21}, 422, "texts: 21 texts, and the queue of this server has room for 20"),
     ],
@@ -161,8 +168,10 @@ def test_a_request_beyond_a_limit_is_refused_with_a_reason(
         (None, b'{"texts": ["a"]}', "the body has no Content-Type; send Content-Type: application/json"),
         ("application/json", b'{"texts": [a]}', "the body is not JSON: Expecting value (character 12)"),
         ("application/json", b"", "the request has no body; send JSON"),
+        ("application/json", b'{"texts": ["\xff"]}', "the body is not JSON: byte 13 is not UTF-8"),
+        ("application/json", b"[" * 100_000, "the body is not JSON: it is nested too deeply"),
     ],
-    ids=["form", "undeclared", "invalid", "empty"],
+    ids=["form", "undeclared", "invalid", "empty", "latin", "nested"],
 )
 def test_a_body_that_is_not_json_is_refused_with_a_reason(
     server: AppServer, kind: str | None, body: bytes, reason: str
@@ -191,6 +200,45 @@ def test_the_api_describes_itself(server: AppServer) -> None:
     status, answer = ask(server, "/classify", {"texts": ["a"]})
     assert status == 404
     assert "GET /openapi.json lists the routes" in answer["error"]
+
+
+def test_the_api_lists_every_status_that_it_answers_and_no_other(
+    server: AppServer, model: PausableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = ask(server, "/openapi.json")[1]
+    headers = {"Authorization": "Bearer secret", "Content-Type": "application/json"}
+
+    def status(content: bytes = b'{"texts": ["a"]}', **others: str) -> int:
+        answer = httpx.post(f"{server.address}/translate", content=content, headers={**headers, **others}, timeout=60)
+        assert answer.status_code == 200 or list(answer.json()) == ["error"]
+        return answer.status_code
+
+    answered = [
+        status(),
+        status(Authorization="Bearer wrong"),
+        status(Origin="https://elsewhere.example"),
+        status(b" " * (2 * serve_limits.BODY)),
+        status(Host="elsewhere.example"),
+        status(b"{"),
+        status(b"\xff"),
+    ]
+    monkeypatch.setattr(serve_limits, "SECONDS", 0.0)
+    answered.append(status())
+    monkeypatch.setattr(serve_limits, "SECONDS", 60.0)
+    monkeypatch.setattr(ServedModel, "__call__", lambda *inputs: 1 / 0)
+    answered.append(status())
+    listed = document["paths"]["/translate"]["post"]["responses"]
+    assert set(listed) == {str(each) for each in answered}
+    for operation in (operation for path in document["paths"].values() for operation in path.values()):
+        for code, response in operation["responses"].items():
+            if code != "200":
+                schema = response["content"]["application/json"]["schema"]
+                assert schema == {"$ref": "#/components/schemas/ErrorBody"}
+    assert set(document["paths"]["/health"]["get"]["responses"]) == {"200", "403", "413", "421", "503"}
+    assert set(document["paths"]["/metrics"]["get"]["responses"]) == {"200", "401", "403", "413", "421"}
+    without_token = create_serve_app(model)
+    assert "401" not in str(without_token.openapi()["paths"])
+    without_token.state.batches.close()
 
 
 def test_a_beam_that_is_not_given_is_as_large_as_best(server: AppServer) -> None:
@@ -236,7 +284,7 @@ def test_texts_that_may_have_too_many_weights_are_refused_before_the_search(
     server: AppServer, model: PausableModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = {"texts": TEXTS[:3], "alignment": True}
-    possible = model.possible_weights(TEXTS[:3])
+    possible = model.possible_weights(model.lengths(TEXTS[:3]))
     alignments = [each["alignment"] for each in ask(server, "/translate", body)[1]["translations"]]
     assert possible >= sum(len(each["source"]) * len(each["target"]) for each in alignments)
     monkeypatch.setattr(serve_limits, "POSSIBLE_WEIGHTS", possible - 1)
@@ -270,6 +318,33 @@ def test_answers_are_written_outside_the_thread_of_the_event_loop(
     app.state.batches.close()
     assert threads
     assert threading.current_thread() not in threads
+
+
+def test_a_request_without_an_answer_in_time_says_whether_it_was_too_large_or_the_server_busy(
+    server: AppServer, model: PausableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve_limits, "SECONDS", 0.5)
+    model.started.clear()
+    model.go.clear()
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            first = pool.submit(ask, server, "/translate", {"texts": TEXTS[:2], "beams": 2})
+            assert model.started.wait(30)
+            other = pool.submit(ask, server, "/translate", {"texts": TEXTS[2:3], "beams": 3})
+            answers = first.result(60), other.result(60)
+        finally:
+            model.go.set()
+    assert [status for status, _ in answers] == [503, 503]
+    assert answers[0][1]["error"].startswith("the request is too large: 0 of 2 texts computed within")
+    assert answers[0][1]["error"].endswith("; send fewer or shorter texts in a request")
+    assert answers[1][1]["error"].startswith("the server is busy with other requests: 0 of 1 text computed")
+    assert answers[1][1]["error"].endswith("; try again later")
+
+
+def test_a_batch_has_no_more_tokens_than_the_model_computes_at_once(model: PausableModel) -> None:
+    app = create_serve_app(model, hosts=frozenset())
+    assert app.state.batches.tokens == model.batch_tokens == ON_CPU
+    app.state.batches.close()
 
 
 def test_metrics_count_requests_by_status(server: AppServer) -> None:

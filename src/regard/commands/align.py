@@ -11,6 +11,7 @@ from ..counted_noun import counted
 from .console import output_console
 from .shared_options import Device, Model, PairColumns, find_device
 from .typer_app import app
+from .unknown_words_warning import warn_unknown_words
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -82,9 +83,7 @@ def align(
 
             console.print(heatmap(alignment.weights, alignment.target, alignment.source))
         console.print(_table(alignment))
-        if alignment.unknown:
-            names = ", ".join(alignment.unknown)
-            typer.echo(f"regard: the model does not know {names}; what it links there is a guess", err=True)
+        warn_unknown_words(alignment.unknown, "what it links there is a guess")
     rate = error_rate(made)
     if rate is not None:
         linked = counted(sum(x.sure is not None for x in made), "pair")
@@ -101,9 +100,14 @@ def _pairs(
     if file is not None:
         if texts or links is not None or possible is not None:
             raise ValueError("give a pair (and its --links), or a --file of pairs, not both")
+        from ..data.streaming.header_row import header_remark
         from ..training.score.evaluation import pairs_of_file, parse_columns
 
-        return pairs_of_file(file, "translate", parse_columns(columns))
+        chosen = parse_columns(columns)
+        pairs = pairs_of_file(file, "translate", chosen)
+        if remark := header_remark(pairs[0], chosen, "--columns {},{}"):
+            typer.echo(f"regard: {remark}", err=True)
+        return pairs
     if columns is not None:
         raise ValueError("--columns describes a --file, and none is given")
     if possible is not None and links is None:

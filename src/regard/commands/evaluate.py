@@ -81,6 +81,7 @@ def evaluate(
       regard evaluate runs/lstm-phrases-1 my.txt
     """
     from ..atomic_write import write_text
+    from ..data.streaming.header_row import header_remark
     from ..decoding import load_model_and_tokenizers
     from ..training.run import results_file
     from ..training.score.evaluation import (
@@ -90,6 +91,7 @@ def evaluate(
         pairs_of_file,
         pairs_of_run,
         parse_columns,
+        trained_columns,
     )
     from ..training.score.score_tables import evaluation_tables, save_length_curves
 
@@ -135,6 +137,9 @@ def evaluate(
             chosen, names = trained, " and ".join(map(str, trained[:2]))
             typer.echo(f"regard: columns {names} of {file} are read, as in training; --columns names others", err=True)
         pairs = pairs_of_file(file, task, chosen)
+        trained_names = [name for name in trained_columns(loaded) if isinstance(name, str)]
+        if task != "write" and (remark := header_remark(pairs[0], chosen, "--columns {},{}", trained_names)):
+            typer.echo(f"regard: {remark}", err=True)
     evaluation, texts = evaluate_loaded(loaded, pairs, settings, tokens=tokens, tokenised=tokenised)
     # Files are written before anything is printed: with `| head` the process ends there. If one cannot be written, the
     # scores are printed all the same.

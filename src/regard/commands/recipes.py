@@ -20,31 +20,32 @@ EMBEDDED = ("phrasebook", "phrases", "opinions", "tones", "scenes")
 
 @app.command()
 def recipes(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Print this recipe in full.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Print this recipe, or base, in full.")] = None,
 ) -> None:
-    """List the recipes that ship, or print one in full with every key explained.
+    """List the recipes that ship and what they are based on, or print one in full with every key explained.
 
     The output is a recipe itself: save it, change it, and give the file to `regard train`. A recipe may also say
-    base = ["bahdanau-multi30k"] and hold only what it changes.
+    base = ["bahdanau-multi30k"] and hold only what it changes; or base = ["transformer"], an architecture, and have a
+    [data] section for files of your own.
 
     \b
     Examples:
       regard recipes
       regard recipes transformer-multi30k > mine.toml
+      regard recipes transformer
     """
-    from ..training.recipe import recipe_loader
+    from ..training.recipe import recipe_loader, recipe_parts
     from ..training.recipe.recipe_writer import recipe_toml
 
-    if name in recipe_loader.architectures():
-        raise ValueError(
-            f'{name} is no recipe but what one is based on: write base = ["{name}"] and a [data] section into a file '
-            "of your own; `regard recipes` lists whole ones"
-        )
+    architectures, corpora = recipe_parts.architectures(), recipe_parts.corpora()
+    if name is not None and name in architectures | corpora:
+        typer.echo(recipe_parts.part_toml(name), nl=False)
+        return
     if name is not None:
         typer.echo(recipe_toml(recipe_loader.load_recipe(name)), nl=False)
         return
     shipped, tasks = recipe_loader.recipe_summaries(), recipe_loader.recipe_tasks()
-    width = max(map(len, shipped))
+    width = max(map(len, [*shipped, *architectures, *corpora]))
     for task, heading in HEADINGS.items():
         typer.echo(heading)
         for recipe, about in shipped.items():
@@ -53,7 +54,9 @@ def recipes(
                 typer.echo(f"{'*' if data in EMBEDDED else ' '} {recipe:<{width}}  {about}")
         typer.echo("")
     typer.echo("* needs no data: regard makes it")
-    bases = ", ".join(f'["{name}"]' for name in recipe_loader.architectures())
-    typer.echo(
-        f"\nA recipe for a corpus of your own says what it is based on, base = {bases}, and has a [data] section."
-    )
+    typer.echo('\nArchitectures: a recipe for a corpus of your own says base = ["NAME"] and has a [data] section')
+    for base, about in architectures.items():
+        typer.echo(f"  {base:<{width}}  {about}")
+    typer.echo('\nCorpora: a recipe for a model of your own says base = ["NAME"] and has the sections of the model')
+    for base, about in corpora.items():
+        typer.echo(f"  {base:<{width}}  {about}")

@@ -43,7 +43,7 @@ def train(
       regard train transformer-multi30k seed=2 data.columns=[0,2] --out runs/en-fr
       regard train --resume runs/en-fr
       regard train --resume runs/en-fr training.updates=20000
-      regard train mine.toml training.init=tatoeba-transformer-en-fr training.freeze=[encoder.embedding]
+      regard train mine.toml training.init=tatoeba-transformer-en-fr 'training.freeze=["encoder.embedding"]'
     """
     changes = [*([recipe] if recipe is not None else []), *(settings or [])]
     if resume is not None and (out is not None or force or not all("=" in change for change in changes)):

@@ -21,8 +21,9 @@ from .shared_options import (
     find_device,
     search_settings,
 )
-from .text_input import TagWarnings, read_texts, refuse_file_names, warn_empty
+from .text_input import TAG, TagWarnings, read_texts, refuse_file_names, warn_empty
 from .typer_app import app
+from .unknown_words_warning import warn_unknown_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -116,10 +117,13 @@ def translate(
         from ..seeing.drawing.matplotlib_figures import check_figure_path
 
         check_figure_path(save_plot)
+    if any(not text.strip() for text in include or []):
+        raise ValueError('--include "" is empty: give a word or phrase that the translation contains, or leave it out')
     from ..data.pair import RowProblem
     from ..decoding import Sample, load_model_and_tokenizers
     from ..decoding import rescore as rescore_translations
     from ..decoding import translate as translate_texts
+    from ..decoding.source_batches import no_text
 
     loaded = load_model_and_tokenizers.load_ensemble(
         model or [load_model_and_tokenizers.DEFAULT], find_device(device), engine, precision=precision
@@ -154,6 +158,11 @@ def translate(
                 refused(number, f"is no text: {item.reason}")
             else:
                 tag_warnings.check(f"{where}{count + number}", item)
+                if no_text(item) is None:
+                    tag = TAG.match(item.lstrip()) if loaded.tags else None  # which is warned of already
+                    untagged = item.lstrip()[tag.end() :] if tag else item
+                    unknown = loaded.tokenizers.source.unknown_parts(untagged)
+                    warn_unknown_words(unknown, "what it writes for that is a guess", f"{where}{count + number}")
         texts = ["" if isinstance(item, RowProblem) else item for item in batch]
         translations: Iterable[Translation] = translate_texts(
             loaded.model,

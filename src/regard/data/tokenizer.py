@@ -189,6 +189,15 @@ class Tokenizer:
         # A word "</s>" in the text is a word nobody knows, not the end of the sentence.
         return [[i if i > END else UNKNOWN for i in encoding.ids] for encoding in encodings]
 
+    def unknown_parts(self, text: str) -> list[str]:
+        """The words or characters of a text that are <unk>, each once; [] where unknown words have ids of their own."""
+        if self.unknown_words is not None:
+            return []
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        pairs = zip(encoding.ids, encoding.offsets, strict=True)
+        parts = (text[begin:end].strip() for i, (begin, end) in pairs if i <= UNKNOWN)
+        return list(dict.fromkeys(filter(None, parts)))
+
     def words_to_copy(self, text: str) -> dict[int, str]:
         """The unknown words of a source, by their ids; {} where the vocabulary has no ids for them."""
         if self.unknown_words is None:

@@ -57,8 +57,7 @@ def classify(
     long is an error; with `refused` that function is called with its number (from 1) and the reason, and it gets no
     label.
     """
-    if tokens is None:
-        tokens = ON_GPU if next(model.parameters()).is_cuda else ON_CPU
+    tokens = batch_tokens(model) if tokens is None else tokens
     if tokens < 1 or window < 1:
         raise ValueError(f"classify needs tokens ≥ 1 and window ≥ 1, got {tokens} and {window}")
     empty = "is empty: there is nothing to name"
@@ -69,6 +68,11 @@ def classify(
                 results[i].numbers = np.asarray(arrays[i])
             _run(model, tokenizers.target.names, [results[i] for i in batch], weights)
         yield from results
+
+
+def batch_tokens(model: Classifier) -> int:
+    """The tokens of a batch, padding counted, that suit the caches of a CPU or fill a GPU."""
+    return ON_GPU if next(model.parameters()).is_cuda else ON_CPU
 
 
 @torch.no_grad()

@@ -137,8 +137,7 @@ def translate(
     run: Engine = engine if own is None else ModelEngine(own)
     if own is None and (prefix is not None or include is not None):
         raise ValueError("prefix and include are for the engine torch")
-    if tokens is None:
-        tokens = ON_GPU if own is not None and next(own.parameters()).is_cuda else ON_CPU
+    tokens = batch_tokens(engine) if tokens is None else tokens
     prefixes = None if prefix is None else iter(prefix)
     phrases = None if include is None else iter(include)
     if tokens < 1 or window < 1:
@@ -174,6 +173,13 @@ def translate(
                 written += 1
         for i in range(written, len(texts)):  # only empty lines are left
             yield translation(i, _empty_hypotheses())
+
+
+def batch_tokens(engine: EncoderDecoder | Ensemble | Engine) -> int:
+    """The source tokens of a batch, padding counted, that suit the caches of a CPU or fill a GPU."""
+    if isinstance(engine, EncoderDecoder | Ensemble) and next(engine.parameters()).is_cuda:
+        return ON_GPU
+    return ON_CPU
 
 
 def _text(tokenizer: Any, tokens: list[int], copied: dict[int, str]) -> str:

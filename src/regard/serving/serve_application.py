@@ -10,13 +10,14 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from .. import __version__
+from ..counted_noun import counted
 from ..viewer.http.application import add_error_handlers
 from ..viewer.http.guard import LOOPBACK, Guard
 from ..viewer.http.responses import json_response
 from ..viewer.http.routes.route_parameters import ERRORS
 from ..viewer.limits import RequestError
 from . import serve_limits
-from .dynamic_batches import DynamicBatches, QueueFullError, TooManyTextsError
+from .dynamic_batches import DynamicBatches, QueuedRequest, QueueFullError, TooManyTextsError
 from .prometheus_metrics import CONTENT_TYPE
 from .serve_metrics import RequestCounter, ServeMetrics
 from .served_model import RefusedTextError, ServedModel, ServeSettings, alignment_size, listed_alignment
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 Text = Annotated[str, Field(min_length=1, max_length=serve_limits.CHARACTERS, pattern=r"\S")]
+METRICS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 FEWER = "send fewer or shorter texts in a request, or leave out alignment"
 
 
@@ -100,6 +102,18 @@ class Health(BaseModel):
     task: str
 
 
+def timeout_reason(request: QueuedRequest, seconds: float) -> str:
+    """Why a request has no answer after so long: it was too large, or other requests took the time."""
+    given = f"{request.computed} of {counted(len(request.texts), 'text')} computed within {seconds:.0f} seconds"
+    if request.larger_than(seconds):
+        return f"the request is too large: {given}; send fewer or shorter texts in a request"
+    return f"the server is busy with other requests: {given}; try again later"
+
+
+def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    return {status: ERRORS[status] for status in statuses}
+
+
 def create_serve_app(
     model: ServedModel,
     hosts: frozenset[str] = LOOPBACK,
@@ -112,7 +126,9 @@ def create_serve_app(
 ) -> FastAPI:
     """The application. `batch`, `wait` (in seconds) and `queue` are those of `DynamicBatches`."""
     metrics = ServeMetrics()
-    batches = DynamicBatches(model, size=batch, wait=wait, room=queue, observe=metrics.observe_batch)
+    batches = DynamicBatches(
+        model, size=batch, wait=wait, room=queue, tokens=model.batch_tokens, observe=metrics.observe_batch
+    )
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -136,8 +152,9 @@ def create_serve_app(
             raise RequestError(
                 422, "alignment: the engine of this server keeps no attention weights; use --engine torch"
             )
+        lengths = await asyncio.to_thread(model.lengths, texts)
         if settings.weights:
-            possible = await asyncio.to_thread(model.possible_weights, texts)
+            possible = model.possible_weights(lengths)
             if possible > serve_limits.POSSIBLE_WEIGHTS:
                 raise RequestError(
                     422,
@@ -145,18 +162,16 @@ def create_serve_app(
                     f"{serve_limits.POSSIBLE_WEIGHTS:,} are not computed: {FEWER}",
                 )
         try:
-            futures = batches.submit(texts, settings)
+            queued = batches.submit(texts, settings, lengths)
         except TooManyTextsError as error:
             raise RequestError(422, f"texts: {error}") from None
         except QueueFullError as error:
             raise RequestError(503, str(error)) from None
-        waiting = asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
+        waiting = asyncio.gather(*map(asyncio.wrap_future, queued.results), return_exceptions=True)
         try:
             results = await asyncio.wait_for(waiting, serve_limits.SECONDS)
         except TimeoutError:
-            raise RequestError(
-                503, f"not computed within {serve_limits.SECONDS:.0f} seconds; send fewer texts"
-            ) from None
+            raise RequestError(503, timeout_reason(queued, serve_limits.SECONDS)) from None
         computed: list[dict[str, Any]] = []
         for number, result in enumerate(results):
             if isinstance(result, RefusedTextError):
@@ -202,9 +217,14 @@ def create_serve_app(
         "translate": ("/translate", translate, Translations),
         "classify": ("/classify", classify, Labels),
     }[model.task]
-    app.add_api_route(route, function, methods=["POST"], response_model=shape, responses=ERRORS)
-    app.add_api_route("/health", health, methods=["GET"], response_model=Health, responses={503: ERRORS[503]})
-    app.add_api_route("/metrics", report_metrics, methods=["GET"], response_class=Response)
+    guarded = (403, 413, 421) if token is None else (401, 403, 413, 421)
+    app.add_api_route(
+        route, function, methods=["POST"], response_model=shape, responses=_errors(*guarded, 422, 500, 503)
+    )
+    app.add_api_route("/health", health, methods=["GET"], response_model=Health, responses=_errors(403, 413, 421, 503))
+    app.add_api_route(
+        "/metrics", report_metrics, methods=["GET"], response_class=Response, responses={**METRICS, **_errors(*guarded)}
+    )
     add_error_handlers(app)
 
     app.add_middleware(

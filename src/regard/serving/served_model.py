@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..decoding import load_model_and_tokenizers, translate
+from ..decoding import classification, load_model_and_tokenizers, translate, translation
 from ..decoding.beam_search import limits
 from ..decoding.classification import classify
 from ..decoding.source_batches import read
@@ -65,13 +65,20 @@ class ServedModel:
         answers = compute(texts, settings, refused)
         return [refusals.get(n, answer) for n, answer in enumerate(answers)]
 
-    def possible_weights(self, texts: list[str]) -> int:
-        """How many weights the alignments of texts have if every output is as long as the search allows.
+    @property
+    def batch_tokens(self) -> int:
+        """Source tokens of a batch, padding counted, that are computed at once."""
+        of_task = {"translate": translation.batch_tokens, "classify": classification.batch_tokens}[self.task]
+        return of_task(self.loaded.model)
 
-        A text that cannot be read is not counted: it is refused with a reason when it is computed.
-        """
+    def lengths(self, texts: list[str]) -> list[int]:
+        """The source tokens of each text; 0 for one that cannot be read, which is refused when it is computed."""
         sources, _ = read(self.loaded.tokenizers.source, texts)
-        lengths = torch.tensor([0 if source is None else len(source) for source in sources])
+        return [0 if source is None else len(source) for source in sources]
+
+    def possible_weights(self, source_lengths: list[int]) -> int:
+        """How many weights the alignments of texts have if every output is as long as the search allows."""
+        lengths = torch.tensor(source_lengths)
         if self.task == "classify":
             return int(lengths.sum())
         longest = limits(lengths, self.loaded.search.get("longest"))
@@ -83,8 +90,8 @@ class ServedModel:
         how: Any = dict(self.loaded.search)
         how["beams"] = settings.beams or max(how.get("beams", 5), settings.best)
         how["best"], how["weights"] = settings.best, settings.weights and "first"  # an answer has the best's alignment
-        for translation in translate(self.loaded.model, self.loaded.tokenizers, texts, refused=refused, **how):
-            yield _translation_answer(translation, settings)
+        for each in translate(self.loaded.model, self.loaded.tokenizers, texts, refused=refused, **how):
+            yield _translation_answer(each, settings)
 
     def _labels(
         self, texts: list[str], settings: ServeSettings, refused: Callable[[int, str], None]

@@ -17,7 +17,7 @@ from tests.support.onnx_graphs import WORDS, check, export_graphs, varied
 pytest.importorskip("onnxruntime", reason="needs the extra `dev`")
 pytest.importorskip("pydantic", reason="needs the extra `train`")
 
-from regard.training.recipe import recipe_loader
+from regard.training.recipe import recipe_loader, recipe_parts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +72,7 @@ def test_every_recipe(name: str, tmp_path: Path) -> None:
     check(model, export_graphs(model, tmp_path / "onnx"))
 
 
-@pytest.mark.parametrize("name", recipe_loader.architectures())
+@pytest.mark.parametrize("name", recipe_parts.architectures())
 def test_every_architecture(name: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(f'base = ["{name}"]\n[data]\nkind = "files"\ntrain = ["a.csv"]\nvalid = []\nhold_out = 10\n')

@@ -130,7 +130,8 @@ def test_a_killed_process_ends_the_other_and_loses_nothing(
 ) -> None:
     assert_ended(report, run, [1, -9])
     message = report[run]["errors"][0]
-    assert message.startswith("LostProcessError: process 0 of 2 stopped after update 4: "), message
+    begin = "LostProcessError: process 0 of 2 (counted from 0) stopped after update 4, since another process ended: "
+    assert message.startswith(begin), message
     assert f"regard train --resume {folder / run}" in message
     whole = {"last.ckpt", "checksums.json"}
     if run != "killed-stream":  # DDP: one file has it all

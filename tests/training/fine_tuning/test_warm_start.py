@@ -230,3 +230,56 @@ def test_a_model_of_another_kind_has_its_sections(tmp_path: Path) -> None:
         file.write_text(f'[training]\ninit = "{name}"\n')
         recipe = recipe_loader.load_recipe(file, data)
         assert recipe.encoder == load(recipe_loader.SHIPPED.parent / "shipped" / name).config.encoder
+
+
+def pairs_recipe(folder: Path, rows: list[str], *lines: str) -> Path:
+    """A recipe for rows of a file and nothing else."""
+    (folder / "rows.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    file = folder / "mine.toml"
+    data = f'[data]\nkind = "files"\nroot = \'{folder}\'\ntrain = ["rows.tsv"]\nvalid = []\nhold_out = 4\n'
+    training = ["[training]", "updates = 1", 'accelerator = "cpu"', "tensorboard = false", *lines]
+    file.write_text(data + "\n".join(training) + "\n", encoding="utf-8")
+    return file
+
+
+def test_a_classifier_is_no_start_for_pairs_of_sentences(tmp_path: Path) -> None:
+    file = pairs_recipe(tmp_path, ["a dull film\tun film ennuyeux", "a good film\tun bon film"] * 8)
+    recipe = recipe_loader.load_recipe(file, ["training.init=opinions-lstm"])
+    with pytest.raises(ValueError, match=r"no label is called .*; training\.init = 'opinions-lstm' is a classifier"):
+        fit(recipe, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("base", "init", "message"),
+    [
+        (
+            "transformer",
+            "opinions-lstm",
+            r"'opinions-lstm' is a classifier, and the model of this recipe writes \(task",
+        ),
+        (
+            "text-mean",
+            "tatoeba-bahdanau-en-fr",
+            r"-fr' is no classifier, and the model of this recipe classifies \(task",
+        ),
+    ],
+)
+def test_a_model_of_another_kind_is_named_as_such(tmp_path: Path, base: str, init: str, message: str) -> None:
+    file = pairs_recipe(tmp_path, ["a\tb", "c\td"] * 8)
+    file.write_text(f'base = ["{base}"]\n' + file.read_text())
+    with pytest.raises(ValueError, match=message):
+        fit(recipe_loader.load_recipe(file, [f"training.init={init}"]), tmp_path / "run")
+
+
+def test_the_share_of_unknown_tokens_is_said_with_its_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = ["школа жук\técole", "дом щит\tmaison"] * 8
+    file = pairs_recipe(tmp_path, rows, 'init = "tatoeba-bahdanau-en-fr"')
+    fit(recipe_loader.load_recipe(file), tmp_path / "run")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "% of the source tokens are <unk>: the vocabulary is that of training.init" in said
+    assert 'training.init_vocabulary = "extend" adds what it lacks' in said
+    assert "of the target tokens are <unk>" not in said
+    fit(recipe_loader.load_recipe(file, ["training.init_vocabulary=extend"]), tmp_path / "extended")
+    assert "<unk>" not in capsys.readouterr().out

@@ -139,3 +139,21 @@ def test_a_sample_takes_no_letter_or_word_from_a_vocabulary_of_them(kind: str, f
     source = TokenizerPair.load(run.data).source
     assert source.decode(source.encode("ba ñ")) == "ba ñ"
     assert not any("tokenizer.sample" in line for line in lines)
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_the_size_of_the_vocabulary_is_said(file: Path, tmp_path: Path, joint: bool) -> None:
+    settings = ["tokenizer.size=100000", f"tokenizer.joint={str(joint).lower()}"]
+    run, lines = prepare(file, tmp_path / "run", *settings)
+    tokenizers = TokenizerPair.load(run.data)
+    sizes = {"source vocabulary": tokenizers.source, "target vocabulary": tokenizers.target}
+    for name, tokenizer in ({"vocabulary": tokenizers.source} if joint else sizes).items():
+        assert f"{name}: {len(tokenizer):,} of at most 100,000 tokens" in lines
+
+
+def test_a_header_that_is_read_as_a_row_is_said(file: Path, tmp_path: Path) -> None:
+    rows = (tmp_path / "train.tsv").read_text(encoding="utf-8")
+    (tmp_path / "train.tsv").write_text(f"source\ttarget\n{rows}", encoding="utf-8")
+    said = "\n".join(prepare(file, tmp_path / "run")[1])
+    assert "train.tsv:1 looks like a header ('source', 'target')" in said
+    assert 'data.columns = ["source", "target"]' in said

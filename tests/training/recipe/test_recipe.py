@@ -23,7 +23,7 @@ from regard.models import (
 )
 from regard.training.preparation.corpus_paths import folder
 from regard.training.preparation.recipe_corpus import read
-from regard.training.recipe import recipe_loader
+from regard.training.recipe import recipe_loader, recipe_parts
 from regard.training.recipe.data_section import PluginData
 from regard.training.recipe.recipe_errors import RecipeError
 from regard.training.recipe.recipe_writer import recipe_toml
@@ -174,7 +174,7 @@ def test_what_a_recipe_allows_the_model_can_be() -> None:
     assert min(count.values()) > 20
 
 
-@pytest.mark.parametrize("name", recipe_loader.architectures())
+@pytest.mark.parametrize("name", recipe_parts.architectures())
 def test_an_architecture_and_a_data_section_are_a_recipe(name: str, tmp_path: Path) -> None:
     """What `regard recipes` says of them."""
     file = tmp_path / "mine.toml"
@@ -248,14 +248,15 @@ class TestRoot:
 def test_the_command_lists_and_prints(tmp_path: Path) -> None:
     listed = run_command("recipes")
     assert listed.returncode == 0, listed.stderr
-    *tasks, made, bases = listed.stdout.split("\n\n")
+    *tasks, made, architectures, corpora = listed.stdout.split("\n\n")
     names = [line[2:].split()[0] for task in tasks for line in task.splitlines()[1:]]
     assert sorted(names) == sorted(recipe_loader.recipe_summaries()), "each under its task, once"
     assert tasks[0].startswith("Translators\n")
     assert "* bahdanau-phrasebook " in tasks[0], "it needs no data"
     assert "  bahdanau-multi30k " in tasks[0]
     assert made == "* needs no data: regard makes it"
-    assert all(f'["{name}"]' in bases for name in ("bahdanau", "luong", "seq2seq", "captioner", "transformer"))
+    assert architectures.startswith("Architectures: ")
+    assert corpora.startswith("Corpora: ")
     printed = run_command("recipes", "luong-local-tatoeba")
     (tmp_path / "mine.toml").write_text(printed.stdout, encoding="utf-8")
     assert recipe_loader.load_recipe(tmp_path / "mine.toml") == recipe_loader.load_recipe("luong-local-tatoeba")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,10 +13,12 @@ from regard.models import (
     ENCODERS,
 )
 from regard.training.recipe import recipe_loader
-from regard.training.recipe.recipe_errors import RecipeError
+from regard.training.recipe.recipe import Recipe
+from regard.training.recipe.recipe_errors import LIST_EXAMPLES, RecipeError
 from tests.support.command_line import run_command
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -26,9 +28,20 @@ MISTAKES = {
     "trainign.updates=3": "trainign: unknown key; did you mean training?",
     "data.frobnicate=3": "data.frobnicate (command line): unknown key; known are columns, ",
     "training.rate=fast": "training.rate (command line): is 'fast'; it should be a valid number",
-    "training.updates=0": "training.updates (command line): is 0; it should be greater than or equal to 1",
+    "training.updates=0": "training.updates (command line): is 0; it should be at least 1",
     "training.updates=1.5": "training.updates (command line): is 1.5; it should be a valid integer",
-    "data.train=a.tsv": "data.train (command line): is 'a.tsv'; it should be a list, such as [\"a.tsv\"]",
+    "data.train=a.tsv": "data.train (command line): is 'a.tsv'; it should be a list, such as 'data.train=[\"a.tsv\"]'",
+    "training.freeze=[a.b]": (
+        "training.freeze (command line): is '[a.b]'; it should be a list, such as 'training.freeze=[\"a.b\"]'"
+    ),
+    "training.freeze=[a.b,c]": (
+        "training.freeze (command line): is '[a.b,c]'; it should be a list, such as 'training.freeze=[\"a.b\", \"c\"]'"
+    ),
+    "data.train=3": ("data.train (command line): is 3; it should be a list, such as 'data.train=[\"train.tsv\"]'"),
+    "data.columns=3": "data.columns (command line): is 3; it should be a list, such as 'data.columns=[0, 1]'",
+    "training.betas=x": (
+        "training.betas (command line): is 'x'; it should be a list, such as 'training.betas=[0.9, 0.98]'"
+    ),
     "training.rate=nan": "training.rate (command line): is ",
     'encoder.width="256"': "encoder.width (command line): is '256'; it should be a valid integer",
     "encoder.cell=rnn": "encoder.cell (command line): is 'rnn'; it should be 'gru' or 'lstm'",
@@ -37,7 +50,7 @@ MISTAKES = {
     "encoder.dropout=1.0": "encoder: dropout is 1.0; it must be a number ≥ 0 and < 1",
     "decoder.width=0": "decoder: width is 0; it must be a whole number ≥ 1",
     "training.schedule=warm": "training.schedule (command line): is 'warm'; it should be 'inverse-square-root', ",
-    "data.columns=[0]": "data.columns (command line): is [0]; it should be ",
+    "data.columns=[0]": "data.columns (command line): has 1 entry; it should have at least 2",
     "data.train=[7]": "data.train.0: is 7; it should be a valid string",
     'name="../x"': "name (command line): is '../x'; it should match",
     "tied=all tokenizer.joint=false": 'recipe: tied = "all" needs tokenizer.joint = true',
@@ -101,7 +114,7 @@ def test_every_mistake_is_reported_at_once(tmp_path: Path) -> None:
         "  decoder.layers (mine.toml:8): is True; it should be a valid integer",
         "  training.updates (mine.toml:4): is 'many'; it should be a valid integer",
         "  training.warmpu (mine.toml:5): unknown key; did you mean warmup?",
-        "  search.beams (command line): is 0; it should be greater than or equal to 1",
+        "  search.beams (command line): is 0; it should be at least 1",
     ]
 
 
@@ -202,3 +215,47 @@ def test_a_boundless_recipe_is_one_clear_line(kind: str, tmp_path: Path) -> None
 def test_a_boundless_override_is_one_clear_line(item: str) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         recipe_loader.load_recipe("bahdanau-phrasebook", [item])
+
+
+def list_keys(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        for key, value in schema.get("properties", {}).items():
+            if value.get("type") == "array":
+                yield key
+        for value in schema.values():
+            yield from list_keys(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from list_keys(value)
+
+
+def test_every_key_that_holds_a_list_has_an_example() -> None:
+    assert set(list_keys(Recipe.model_json_schema())) == set(LIST_EXAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (
+            '[data]\nkind = "phrasebook"\n',
+            [r'encoder: is missing; write base = \["transformer"\], or another architecture that `regard recipes`'],
+        ),
+        (
+            'base = ["phrasebook"]\n[encoder]\nwidth = 8\n',
+            [r"encoder: needs a kind; write base = .* or training\.init"],
+        ),
+        (
+            'base = ["phrasebook"]\n[encoder]\ndropout = 0.1\n[training]\ninit = "phrasebook-bahdanau-en-fr"\n',
+            [r"encoder: needs a kind; leave \[encoder\] out: with training\.init it is that of the model"],
+        ),
+        ('base = ["bahdanau"]\n', [r'data: is missing; write a \[data\] section, or base = \["phrasebook"\]']),
+    ],
+    ids=["no-base", "no-kind", "init", "no-data"],
+)
+def test_a_missing_section_comes_with_a_remedy(tmp_path: Path, text: str, lines: list[str]) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        recipe_loader.load_recipe(file)
+    for line in lines:
+        assert re.search(line, str(caught.value)), str(caught.value)

@@ -25,7 +25,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"updates": "many"}, "updates: is 'many'; it should be a valid integer"),
     ({"rate": -1}, "rate: is -1; it should be greater than 0"),
     ({"betas": (0.9, 0.99)}, "betas: is (0.9, 0.99); it should be a list, such as [0.9, 0.99]"),
-    ({"seed": -1}, "seed: is -1; it should be greater than or equal to 0"),
+    ({"seed": -1}, "seed: is -1; it should be at least 0"),
 ]
 
 

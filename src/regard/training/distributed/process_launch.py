@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +20,31 @@ RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 """Environment variables with the number of times that torchrun or Slurm started the same command again."""
 
 
+CONNECTION = re.compile(r"connect|socket|peer|gloo|nccl|/pair\.cc|store", re.IGNORECASE)
+"""In what a process group raises when another process is gone."""
+LOOK = 5.0
+"""Seconds in which the first process looks for the one that ended."""
+
+
 class LostProcessError(OSError):
     """A process of the run failed, or another one ended and this one cannot continue without it."""
 
-    def __init__(self, rank: int, world: int, update: int, continuation: str, error: Exception) -> None:
+    def __init__(
+        self, rank: int, world: int, update: int, continuation: str, error: Exception, ended: str | None = None
+    ) -> None:
         self.reason = " ".join(str(error).split()) or type(error).__name__
-        super().__init__(
-            f"process {rank} of {world} stopped after update {update:,}: {self.reason[:300]}. If this is about a "
-            "connection, another process ended first: its own message says why. Continue from the last checkpoint "
-            f"with: {continuation}"
-        )
+        place = f"process {rank} of {world} (counted from 0) stopped after update {update:,}"
+        how = f"Continue from the last checkpoint with: {continuation}"
+        if ended is not None:
+            message = f"{place}, since {ended}. {how}. The process group reported: {self.reason[:300]}"
+        elif CONNECTION.search(self.reason):
+            message = (
+                f"{place}, since another process ended: see its message; one without a message was killed, perhaps "
+                f"because memory ran out. {how}. The process group reported: {self.reason[:300]}"
+            )
+        else:
+            message = f"{place}: {self.reason[:300]}. {how}"
+        super().__init__(message)
 
 
 @contextmanager
@@ -38,13 +54,18 @@ def lost_process_errors(trainer: lightning.Trainer, continuation: str) -> Iterat
     Its backends raise a plain RuntimeError for every error of a connection, so every one of several processes is told
     the same, with the reason as it was given. `continuation` is what continues the run.
     """
+    from .child_processes import ProcessLauncher
+
     try:
         yield
     except RuntimeError as error:
         if trainer.world_size == 1:
             raise
         place = trainer.global_rank, trainer.world_size, trainer.global_step
-        raise LostProcessError(*place, continuation, error) from error
+        launcher, ended = trainer.strategy.launcher, None
+        if isinstance(launcher, ProcessLauncher) and CONNECTION.search(str(error)):
+            ended = launcher.first_ended(LOOK)  # the connection may be closed before the process has ended
+        raise LostProcessError(*place, continuation, error, ended) from error
 
 
 def batch_remark(settings: TrainingSection, changed: dict[str, list[Any]]) -> str | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pytorch_lightning.strategies import ModelParallelStrategy
 
 from ..run.checkpoint_manifest import read_checkpoint
+from .child_processes import ProcessLauncher
 from .sharded_checkpoint import load_shards, save_shards, shard_folder
 
 if TYPE_CHECKING:
@@ -20,9 +21,15 @@ class ShardedStrategy(ModelParallelStrategy):
     A checkpoint is last.ckpt, as without shards but without tensors of the model, and a folder of shards beside it.
     """
 
-    def __init__(self, processes: int) -> None:
+    def __init__(self, processes: int, continuation: str) -> None:
         super().__init__(data_parallel_size=processes, tensor_parallel_size=1)
+        self.continuation = continuation
         self.digests: dict[str, str] = {}  # SHA-256 of the files of the last shards, named relative to checkpoints/
+
+    def _configure_launcher(self) -> None:
+        assert self.cluster_environment is not None
+        if not self.cluster_environment.creates_processes_externally:
+            self._launcher = ProcessLauncher(self, self.continuation)
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         return {}

@@ -10,7 +10,7 @@ from ...data import TokenizerPair
 from ...data.label_set import LabelSet
 from ...data.tokenizer import Tokenizer
 from ...decoding.load_model_and_tokenizers import find
-from ...models import Classifier, EncoderDecoder, MultiDecoder
+from ...models import Classifier, ClassifierConfig, EncoderDecoder, MultiDecoder
 from ...models import load as load_model
 from ...models.pretrained_model import MODEL_TYPES, read
 from .vocabulary_extension import extended_labels, extended_tokenizer
@@ -63,6 +63,13 @@ class WarmStart:
     def check(self) -> None:
         """Raise an error where the recipe's model is not like the other one, before anything is made."""
         config, words = self.config, self.config.source_vocabulary
+        if not self.parts and isinstance(config, ClassifierConfig) != (self.recipe.head is not None):
+            theirs, ours = ("a classifier", "writes") if self.recipe.head is None else ("no classifier", "classifies")
+            raise ValueError(
+                f"training.init = {self.name!r} is {theirs}, and the model of this recipe {ours} (task = "
+                f'"{self.recipe.task}"): start from a model of that task, or take a part that both have, '
+                'training.init_parts = ["encoder"]'
+            )
         with torch.device("meta"):
             model: nn.Module
             if self.recipe.head is not None:

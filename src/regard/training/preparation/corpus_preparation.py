@@ -15,6 +15,7 @@ from ...data.label_set import UnknownLabelError
 from ...data.preparation.preparation_cache import PreparationCache
 from ...data.preparation.split_preparation import PAIRS as TEXTS
 from ...data.preparation.split_preparation import PartReport, prepare_split
+from ...data.streaming.header_row import header_remark
 from ...decoding.load_model_and_tokenizers import find
 from ..recipe.data_section import FilesData, StreamData
 from ..run.provenance import Provenance
@@ -22,7 +23,13 @@ from ..streaming.stream_files import NAME as STREAM_FILES
 from ..streaming.stream_positions import NAME as STREAM
 from .data_settings_file import changed_keys, write_settings
 from .preparation_progress import CountedRows, progress_of
-from .preparation_remarks import longest_side, rare_label_remarks, split_name, split_remarks
+from .preparation_remarks import (
+    longest_side,
+    rare_label_remarks,
+    split_name,
+    split_remarks,
+    unknown_token_remarks,
+)
 from .recipe_corpus import corpus_files, read
 from .split_files import SplitFiles, in_blocks
 from .vocabulary_preparation import VocabularyPreparation
@@ -54,8 +61,13 @@ class CorpusPreparation:
 
     def prepare(self) -> None:
         train = read(self.recipe.data, "train", self.recipe.source.kind)
-        if next(iter(train), None) is None:
+        row = next(iter(train), None)
+        if row is None:
             raise ValueError(f"{split_name(self.recipe.data, 'train')} holds no usable rows")
+        if isinstance(self.recipe.data, FilesData | StreamData) and (
+            remark := header_remark(row, self.recipe.data.columns, 'data.columns = ["{}", "{}"]')
+        ):
+            self.say(remark)
         first = not self.run.data.exists()
         with tempfile.TemporaryDirectory(prefix="cache-", suffix=".unfinished", dir=self.run.folder) as own:
             cache = self._cache(own)
@@ -105,6 +117,13 @@ class CorpusPreparation:
             else:
                 encoded, reports = self._encode_rows(name, tokenizers, folder)
         except UnknownLabelError as error:
+            if init := self.recipe.training.init:
+                raise ValueError(
+                    f"{error}; training.init = {init!r} is a classifier, and this recipe trains it on (task = "
+                    '"classify"), so every target is one of its labels: training.init_vocabulary = "extend" adds new '
+                    "ones; for another task start from another model, or name the task and the parts to take "
+                    "(training.init_parts)"
+                ) from None
             if not every:
                 raise
             raise ValueError(
@@ -113,6 +132,8 @@ class CorpusPreparation:
             ) from None
         # Bad rows of a file that rows are held out of were reported with its training part.
         for remark in split_remarks(self.task, name, encoded, [] if every else reports, every):
+            self.say(remark)
+        for remark in unknown_token_remarks(self.recipe, tokenizers, name, encoded):
             self.say(remark)
         if name == "train" and self.recipe.base_task == "classify":
             for remark in rare_label_remarks(data, tokenizers.target.names, encoded):

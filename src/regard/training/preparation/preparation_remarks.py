@@ -7,17 +7,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...counted_noun import counted
+from ...data.batch import END, UNKNOWN
 from ...data.label_set import FIRST, quoted
 from ...data.pair_reader import skipped_rows
+from ...data.tokenizer import Tokenizer
 from ..recipe.data_section import FilesData, StreamData
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...data import EncodedCorpus
+    from ...data import EncodedCorpus, TokenizerPair
     from ...data.preparation.split_preparation import PartReport
     from ..recipe.data_section import Data
+    from ..recipe.recipe import Recipe
     from ..tasks.task import Task
+
+
+UNKNOWN_SHARE = 0.01
+"""Of the tokens of a side; where more are <unk>, it is said."""
+BLOCK = 1 << 22
+"""Tokens that are counted at a time: a corpus may be larger than the memory."""
 
 
 def longest_side(data: Data) -> int | None:
@@ -78,6 +87,31 @@ def rare_label_remarks(data: Data, names: list[str], encoded: EncodedCorpus) -> 
     if isinstance(data, FilesData) and isinstance(data.columns[0], int):
         message += '; if the first line is a header, name the columns: data.columns = ["text", "label"], say'
     yield f"  {message}"
+
+
+def unknown_token_remarks(
+    recipe: Recipe, tokenizers: TokenizerPair, split: str, encoded: EncodedCorpus
+) -> Iterator[str]:
+    """How many tokens of a side are <unk>, where these are more than `UNKNOWN_SHARE`, and what to do about it."""
+    sides = {"source": (tokenizers.source, encoded.source), "target": (tokenizers.target, encoded.target)}
+    advice = "a larger tokenizer.size has more words, and the kinds bpe and unigram split unknown ones into pieces"
+    if recipe.training.init and recipe.training.init_vocabulary == "keep":
+        advice = (
+            'the vocabulary is that of training.init; training.init_vocabulary = "extend" adds what it lacks '
+            "(docs/training.md, Start from another model)"
+        )
+    elif recipe.tokenizer.kind != "word":
+        advice = "they are of letters that the rows which the vocabulary was learned from do not have"
+    for side, (tokenizer, tokens) in sides.items():
+        if not isinstance(tokenizer, Tokenizer):
+            continue
+        unknown = words = 0
+        for begin in range(0, len(tokens), BLOCK):
+            block = tokens[begin : begin + BLOCK]
+            unknown += int(np.count_nonzero(block == UNKNOWN))
+            words += int(np.count_nonzero(block > END))
+        if unknown > UNKNOWN_SHARE * words:
+            yield f"  {split}: {unknown / words:.1%} of the {side} tokens are <unk>: {advice}"
 
 
 def split_name(data: Data, split: str) -> str:

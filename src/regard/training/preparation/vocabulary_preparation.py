@@ -13,6 +13,7 @@ from ...data.picture_reader import PictureReader
 from ...data.preparation.preparation_cache import PreparationCache, cache_key
 from ...data.preparation.vocabulary_sample import SampledPairs
 from ...data.source_reader import make_reader
+from ...data.tokenizer import Tokenizer
 from ..fine_tuning.warm_start import WarmStart
 from ..recipe.data_section import StreamData
 from .preparation_progress import CountedRows
@@ -75,8 +76,19 @@ class VocabularyPreparation:
             return WarmStart(recipe).tokenizers(train)
         self.say(self._activity)
         if not in_blocks(recipe) or recipe.tokenizer.kind not in ("bpe", "unigram", "word", "character"):
-            return self._learn(train)
-        return self._load_or_learn(cache, train, list(filter(None, tagged)))
+            tokenizers = self._learn(train)
+        else:
+            tokenizers = self._load_or_learn(cache, train, list(filter(None, tagged)))
+        self._say_sizes(tokenizers)
+        return tokenizers
+
+    def _say_sizes(self, tokenizers: TokenizerPair) -> None:
+        """Small corpora have fewer pieces or words than tokenizer.size."""
+        sides = {"source ": tokenizers.source, "target ": tokenizers.target}
+        for side, tokenizer in ({"": tokenizers.source} if tokenizers.joint else sides).items():
+            if isinstance(tokenizer, Tokenizer):
+                learned = len(tokenizer) - len(tokenizer.tags) - self.recipe.tokenizer.slots
+                self.say(f"{side}vocabulary: {learned:,} of at most {self.recipe.tokenizer.size:,} tokens")
 
     def _load_or_learn(self, cache: PreparationCache, train: Iterable[Pair], tags: list[str]) -> TokenizerPair:
         """Of text files: from the cache, or learned and kept there."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
+import json
+import shlex
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -11,13 +12,31 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from ...counted_noun import counted
 from ...models.config_base import UNKNOWN_KIND
+from ...validation_sentences import UNKNOWN, problem_sentence, shown, unknown_key_sentence
 from .other_names import other_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+COMMAND_LINE = "command line"
+"""The origin of a key that is no place in a file."""
+LIST_EXAMPLES: dict[str, list[Any]] = {
+    "train": ["train.tsv"],
+    "valid": ["valid.tsv"],
+    "test": ["test.tsv"],
+    "files": ["text.txt"],
+    "columns": [0, 1],
+    "weights": [1, 3],
+    "tags": ["<2fr>", "<2es>"],
+    "decoders": ["<2fr>", "<2es>"],
+    "init_parts": ["encoder"],
+    "freeze": ["encoder"],
+    "betas": [0.9, 0.98],
+    "loggers": ["wandb"],
+    "windows": [3, 4, 5],
+}
+"""What the keys that hold lists may hold."""
 PLUGIN = "plugin"  # the type of an error in a section of a plug-in, whose keys our schema does not have
-UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 class RecipeError(ValueError):
@@ -28,9 +47,12 @@ class RecipeError(ValueError):
 
 
 def recipe_error(
-    error: ValidationError, schema: type[BaseModel], title: str, origins: Mapping[str, str]
+    error: ValidationError, schema: type[BaseModel], title: str, origins: Mapping[str, str], *, init: bool = False
 ) -> RecipeError:
-    """A line per problem, with its dotted key and, where it is known, the place it was written."""
+    """A line per problem, with its dotted key and, where it is known, the place it was written.
+
+    `init`: the recipe starts from a trained model.
+    """
     lines: dict[str, str] = {}
     for problem in error.errors(include_url=False):
         is_plugin = problem["type"] == PLUGIN
@@ -39,7 +61,12 @@ def recipe_error(
             key = f"{key}.{problem['loc'][-1]}"
         place = f" ({origins[key]})" if key in origins else ""
         # A value that fits no member of a union is one error, though pydantic reports it once per member.
-        lines.setdefault(key, f"{key or 'recipe'}{place}: {_sentence(problem, names)}")
+        sentence = _sentence(problem, names)
+        if problem["type"] == "list_type":
+            sentence += f", such as {_list_example(key, problem['input'], origins.get(key))}"
+        elif problem["type"] in ("missing", "union_tag_not_found"):
+            sentence += _remedy(key, init=init)
+        lines.setdefault(key, f"{key or 'recipe'}{place}: {sentence}")
     return RecipeError(title, list(lines.values()))
 
 
@@ -67,38 +94,49 @@ def _plugin_error(problems: Iterable[tuple[str, str]]) -> ValidationError:
 
 
 def _unknown_key(key: str, names: list[str]) -> str:
-    if (other := other_name(key, names)) is not None:
-        return f"unknown key; {other}"
-    near = difflib.get_close_matches(key, names, n=1)
-    return "unknown key" + (f"; did you mean {near[0]}?" if near else f"; known are {', '.join(names)}")
+    other = other_name(key, names)
+    return unknown_key_sentence(key, names) if other is None else f"unknown key; {other}"
 
 
 def _sentence(problem: Any, names: list[str]) -> str:
-    kind, value = problem["type"], problem["input"]
+    kind = problem["type"]
     if kind == PLUGIN:
         return str(problem["ctx"]["sentence"])
     if kind in UNKNOWN:
         return _unknown_key(str(problem["loc"][-1]), names)
-    if kind in ("missing", "missing_argument"):
-        return "is missing"
     if kind == "union_tag_not_found":
         return "needs a kind"
     if kind == "union_tag_invalid":
         return f"kind is {problem['ctx']['tag']!r}; known kinds are {problem['ctx']['expected_tags']}; {UNKNOWN_KIND}"
-    if kind == "string_pattern_mismatch":
-        return f"is {value!r}; it should match {problem['ctx']['pattern']}"
-    if kind == "value_error":
-        return str(problem["ctx"]["error"])
     if kind == "list_type":
-        return f"is {value!r}; it should be a list, such as {_list_example(value)}"
-    wanted = problem["msg"].removeprefix("Input should be ")
-    return f"is {value!r}; it should be {wanted}"
+        return f"is {shown(problem['input'])}; it should be a list"
+    return problem_sentence(problem, names)
 
 
-def _list_example(value: Any) -> str:
+def _list_example(key: str, value: Any, place: str | None) -> str:
+    """A list as it should be written. A text that came without its quotes, as a shell takes them off, gets them."""
+    example = LIST_EXAMPLES.get(key.rpartition(".")[2], ["name"])
     if isinstance(value, tuple | set):
-        return repr(list(value))
-    return "[0, 1]" if isinstance(value, int) else f'["{value}"]'
+        example = list(value)
+    elif isinstance(value, str) and isinstance(example[0], str):
+        names = [name.strip(" '\"") for name in value.strip("[] ").split(",")]
+        example = [name for name in names if name] or example
+    written = json.dumps(example, ensure_ascii=False)
+    return shlex.quote(f"{key}={written}") if place == COMMAND_LINE else written
+
+
+def _remedy(key: str, *, init: bool) -> str:
+    """What to do about a section that is missing, or that has settings but no kind."""
+    if key == "data":
+        return '; write a [data] section, or base = ["phrasebook"]: `regard recipes` lists the corpora'
+    if key not in ("encoder", "decoder", "head"):
+        return ""
+    if init:
+        return f"; leave [{key}] out: with training.init it is that of the model; or write it in full, with its kind"
+    return (
+        f'; write base = ["transformer"], or another architecture that `regard recipes` lists; or [{key}] with its '
+        "kind; or training.init = MODEL, to have that of a trained model"
+    )
 
 
 def _locate(location: tuple[int | str, ...], schema: Any) -> tuple[str, list[str]]:

@@ -1,7 +1,8 @@
 """Loads a recipe: one that ships or a file, merged with the recipes it is based on and with `key=value` overrides.
 
 The recipes that ship are in recipes/*.toml, one file per task. A file has
-- [parts.NAME]: settings that several recipes share, an architecture or a corpus, perhaps with a `base` of other parts;
+- [parts.NAME]: settings that several recipes share, an architecture or a corpus, perhaps with a `base` of other parts,
+  and with `about` where `regard recipes` lists it as a base for recipes of one's own;
 - [[table]]: with [table.system] and [table.data], a recipe SYSTEM-DATA for every pair. Its bases are those of both, in
   the given `order` (later ones win); the settings in the table come after them;
 - [[exceptions]]: settings merged into some `recipes` of a table;
@@ -24,7 +25,7 @@ from pydantic import ValidationError
 
 from .init_sections import fill_sections
 from .recipe import Recipe
-from .recipe_errors import RecipeError, recipe_error
+from .recipe_errors import COMMAND_LINE, RecipeError, recipe_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -119,17 +120,18 @@ def recipe_summaries() -> dict[str, str]:
 
 def recipe_tasks() -> dict[str, str]:
     """The task of each of them and its kind of data: name → "translate phrasebook"."""
-    resolved = {name: _resolve(_find(name, Path()), (), itertools.count(1))[0] for name in shipped_recipes()}
+    resolved = {name: resolved_settings(name) for name in shipped_recipes()}
     return {name: f"{values.get('task', 'translate')} {values['data']['kind']}" for name, values in resolved.items()}
 
 
-def architectures() -> list[str]:
-    """The parts that hold all of a system but its corpus, as bases for your own recipes."""
-    parts = {name: _resolve(_find(name, Path()), (), itertools.count(1))[0] for name in shipped_parts()}
-    corpora = [name for name, part in parts.items() if "kind" in part.get("data", {})]
-    data = tuple(f"-{name}" for name in corpora)
-    whole = (name for name, part in parts.items() if {"encoder", "decoder"} <= set(part) or "head" in part)
-    return sorted(name for name in whole if name not in corpora and not name.endswith(data))
+def resolved_settings(name: str) -> Settings:
+    """All settings of a recipe or part that ships, those of its bases included."""
+    return _resolve(_find(name, Path()), (), itertools.count(1))[0]
+
+
+def load_settings(name: str, values: Settings) -> Recipe:
+    """A recipe of these settings."""
+    return _load(name, Layer(name, Path(), values, {}), ())
 
 
 def load_recipe(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
@@ -149,12 +151,14 @@ def _load(name: str | Path, layer: Layer, overrides: Iterable[str]) -> Recipe:
     settings = _overrides(overrides)
     merge(values, settings)
     fill_sections(values)
-    origins.update(dict.fromkeys(_key_paths(settings), "command line"))
+    origins.update(dict.fromkeys(_key_paths(settings), COMMAND_LINE))
     try:
         # Through JSON: there pydantic's strict mode takes a mapping for a dataclass, and a list is a list.
         return Recipe.model_validate_json(json.dumps(values, default=str))  # TOML has dates; no key of ours has
     except ValidationError as error:
-        raise recipe_error(error, Recipe, f"recipe {name}", origins) from None
+        training = values.get("training")
+        init = isinstance(training, dict) and bool(training.get("init"))
+        raise recipe_error(error, Recipe, f"recipe {name}", origins, init=init) from None
 
 
 def _resolve(layer: Layer, above: tuple[str, ...], count: Iterator[int]) -> tuple[Settings, dict[str, str]]:
@@ -176,6 +180,8 @@ def _resolve(layer: Layer, above: tuple[str, ...], count: Iterator[int]) -> tupl
             raise ValueError(f"{layer.label}: base: {error}") from None
         base_values, base_origins = _resolve(below, (*above, layer.label), count)
         base_values.pop("name", None)
+        if below.label in shipped_parts():
+            base_values.pop("about", None)  # it is about the part
         merge(values, base_values)
         origins.update(base_origins)
     merge(values, own)

@@ -34,6 +34,15 @@ def recipe_toml(recipe: Recipe) -> str:
     return "\n".join([*head, *sections]) + "\n"
 
 
+def settings_toml(values: dict[str, Any]) -> str:
+    """Settings as they are, without defaults and comments."""
+    head = [_line(key, value, None) for key, value in values.items() if not isinstance(value, dict)]
+    sections = {key: value for key, value in values.items() if isinstance(value, dict)}
+    for name, section in sections.items():
+        head += ["", f"[{name}]", *(_line(key, value, None) for key, value in section.items())]
+    return "\n".join(head).strip("\n") + "\n"
+
+
 def _section(part: Any) -> list[str]:
     if isinstance(part, BaseModel):
         known = type(part).model_fields

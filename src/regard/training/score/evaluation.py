@@ -119,6 +119,15 @@ def default_columns(loaded: Pretrained, file: Path) -> tuple[Column, ...]:
 
     A file without the run's columns of links still has those of its sources and targets.
     """
+    columns = trained_columns(loaded)
+    for chosen in dict.fromkeys([columns, columns[:2]]):
+        if _has_columns(file, chosen):
+            return chosen
+    return 0, 1
+
+
+def trained_columns(loaded: Pretrained) -> tuple[Column, ...]:
+    """Those of the run's recipe; the first two where it has none."""
     recipe = None if loaded.run is None else loaded.run / RECIPE
     if recipe is None or not recipe.is_file():
         return 0, 1
@@ -130,10 +139,7 @@ def default_columns(loaded: Pretrained, file: Path) -> tuple[Column, ...]:
     columns = data.get("columns") if isinstance(data, dict) else None
     if not isinstance(columns, list) or not all(isinstance(column, int | str) for column in columns):
         return 0, 1
-    for chosen in dict.fromkeys([tuple(columns), tuple(columns[:2])]):
-        if _has_columns(file, chosen):
-            return chosen
-    return 0, 1
+    return tuple(columns)
 
 
 def _has_columns(file: Path, columns: tuple[Column, ...]) -> bool:

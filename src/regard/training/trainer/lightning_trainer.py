@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ def make_trainer(run: Run) -> lightning.Trainer:
         accelerator=accelerator(settings),
         devices=settings.devices,
         num_nodes=settings.nodes,
-        strategy=_strategy(settings),
+        strategy=_strategy(settings, run.continuation),
         precision=None if scaled else precision,
         plugins=[_scaled_precision(settings)] if scaled else None,
         max_steps=settings.updates,
@@ -58,12 +59,18 @@ def _scaled_precision(settings: TrainingSection) -> Precision:
     return MixedPrecision("16-mixed", "cuda", torch.amp.GradScaler("cuda", init_scale=FIRST_SCALE / settings.tokens))
 
 
-def _strategy(settings: TrainingSection) -> str | Strategy:
-    if settings.strategy != "fsdp":
-        return settings.strategy
-    from ..distributed.sharded_strategy import ShardedStrategy
+def _strategy(settings: TrainingSection, continuation: str) -> str | Strategy:
+    world = settings.devices * settings.nodes
+    if settings.strategy == "fsdp":
+        from ..distributed.sharded_strategy import ShardedStrategy
 
-    return ShardedStrategy(settings.devices * settings.nodes)
+        return ShardedStrategy(world, continuation)
+    interactive = hasattr(sys, "ps1")  # there Lightning forks
+    if settings.strategy == "ddp" or (world > 1 and not interactive):
+        from ..distributed.child_processes import DataParallelStrategy
+
+        return DataParallelStrategy(continuation)
+    return settings.strategy
 
 
 def hide_remarks() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse
 
 from ... import __version__
+from ...validation_sentences import problem_sentence
 from ..javascript_bundle import page_script
 from ..limits import ClientDisconnected, RequestError
 from ..static_files import MEDIA_TYPES, SCRIPT, STYLES, files, styles
@@ -100,6 +100,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         reason = f"there is no route {request.url.path[:80]!r}; GET {request.app.openapi_url} lists the routes"
+    elif error.status_code == 400:  # FastAPI's, for a body that `json` fails on in another way than by its syntax
+        return json_response({"error": f"the body is not JSON: {_unreadable(error.__cause__)}"}, request, 422)
     else:
         reason = f"{request.method} {request.url.path[:80]}: {error.detail}"
     response = json_response({"error": reason}, request, error.status_code)
@@ -131,5 +133,12 @@ def _problem(problem: dict[str, Any], request: Request) -> str:
         return f"the body {given}; send Content-Type: application/json"
     if place == ("body",) and problem["type"] == "missing":
         return "the request has no body; send JSON"
-    field = ".".join(str(x) for x in place[1:]) or "the request"
-    return f"{field}: {re.sub(r'^Value error, ', '', problem['msg'])}"
+    body = getattr(request.scope.get("route"), "body_field", None)
+    keys = getattr(getattr(getattr(body, "field_info", None), "annotation", None), "model_fields", {})
+    return f"{'.'.join(map(str, place[1:])) or 'the request'}: {problem_sentence(problem, keys)}"
+
+
+def _unreadable(error: BaseException | None) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start + 1} is not UTF-8"
+    return "it is nested too deeply" if isinstance(error, RecursionError) else "it cannot be read"

@@ -71,7 +71,7 @@ def test_limits_and_reasons(app: FastAPI, trace: str, monkeypatch: pytest.Monkey
     answers = f"/api/traces/{trace}/answers"
     assert "no position 500" in error_of(get(app, f"{answers}?position=500"), 422)
     assert "no answer 70000" in error_of(get(app, f"{answers}?answer=70000"), 404)
-    assert "80 characters" in error_of(get(app, f"{answers}?word={'x' * 81}"), 422)
+    assert "at most 80" in error_of(get(app, f"{answers}?word={'x' * 81}"), 422)
     assert "first" in error_of(get(app, f"{answers}?minus=3"), 422)
     contributions = f"/api/traces/{trace}/calls/99/contributions?position=0&answer=0"
     assert "no call 99" in error_of(get(app, contributions), 404)

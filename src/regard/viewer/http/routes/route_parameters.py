@@ -36,11 +36,14 @@ class ErrorBody(BaseModel):
 ERRORS: dict[int | str, dict[str, Any]] = {
     code: {"model": ErrorBody, "description": words}
     for code, words in (
-        (400, "Malformed request"),
+        (401, "The token is missing or wrong"),
+        (403, "The request comes from a page of another site"),
         (404, "Not found"),
-        (413, "More than one response can hold"),
-        (422, "Invalid value"),
-        (503, "Too many requests are waiting"),
+        (413, "The request is too large, or more than one response can hold"),
+        (421, "The server is not called by the name in the header Host"),
+        (422, "A body that is not JSON, an unknown key, or an invalid value"),
+        (500, "The computation failed; the traceback is in the server's log"),
+        (503, "Too many requests are waiting, or the answer took too long"),
     )
 }
 HEADERS = {

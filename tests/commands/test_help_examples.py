@@ -1,0 +1,51 @@
+"""The examples in the help of every command are accepted by its parser, and those of `regard train` by the recipe."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+import typer
+
+from regard.commands import app
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import click
+
+COMMANDS: dict[str, click.Command] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+EXAMPLE = re.compile(r"^ *(?:[A-Z_]+=\S+ )*regard (?P<words>\S.*)$", re.MULTILINE)
+
+
+def examples(name: str) -> list[list[str]]:
+    """The arguments of each, without what follows in a pipe."""
+    found = []
+    for match in EXAMPLE.finditer((COMMANDS[name].help or "").partition("Examples:")[2]):
+        words = shlex.split(match["words"], comments=True)
+        end = next((n for n, word in enumerate(words) if word in ("|", ">", "<", "&&")), len(words))
+        found.append(words[:end])
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_examples_are_parsed(name: str) -> None:
+    given = examples(name)
+    assert given, "the help has no examples"
+    for words in given:
+        COMMANDS[words[0]].make_context(words[0], words[1:])
+
+
+def test_examples_of_train_are_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pydantic")
+    from regard.training.recipe import recipe_loader
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text('[data]\nkind = "files"\nroot = "."\ntrain = ["a.tsv"]\nvalid = ["b.tsv"]\n')
+    for words in examples("train"):
+        context = COMMANDS["train"].make_context("train", words[1:])
+        settings = list(context.params["settings"] or [])
+        if context.params["resume"] is None:
+            recipe_loader.load_recipe(context.params["recipe"], settings)
