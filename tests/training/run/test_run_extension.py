@@ -15,9 +15,11 @@ pytest.importorskip("pytorch_lightning")
 
 from regard.commands import app
 from regard.data import TokenizerPair
+from regard.decoding.export_folder import outdated_exports
 from regard.models import load
 from regard.training import Run, fit
 from regard.training.recipe import recipe_loader
+from regard.training.run import results_file
 from regard.training.trainer.lightning_module import TrainingModule
 from tests.support.tiny_training import corpus, measured, recipe_file
 
@@ -201,6 +203,35 @@ def test_a_score_that_there_is_not_is_not_printed(finished: Path, tmp_path: Path
     assert "averaged: BLEU" in said
     assert "best single" not in said
     assert "Kept the average of the last 2 checkpoints" in said
+
+
+def test_scores_and_exports_of_the_model_before_are_not_those_of_the_new_one(finished: Path, tmp_path: Path) -> None:
+    """Also if an earlier version made them, without a record of the weights."""
+    run = tmp_path / "run"
+    shutil.copytree(finished / "run", run)
+
+    def command(*words: str) -> str:
+        done = CliRunner().invoke(app, list(words), catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return " ".join(done.output.split())
+
+    command("evaluate", str(run), "--split", "valid")
+    before = results_file.load_results(run)["valid"]
+    command("export", str(run), "--to", "onnx")
+    (run / "onnx" / "export.json").unlink()
+    said = " ".join(resume(str(run), "training.updates=16").split())
+    again = f"regard export {run} --to onnx --force"
+    assert f"{run / 'onnx'} is of an earlier model; to export this one: {again}" in said
+    assert "valid" not in results_file.load_results(run)
+    assert [(row.run, row.evaluation) for row in results_file.compare([run])] == [("run/model-10", before)]
+    assert f"the model of {run} has not been evaluated" in command("compare", str(run))
+    command("evaluate", str(run), "--split", "valid")
+    command("evaluate", str(run / "model-10"), "--split", "valid")
+    rows = {row.run: row.evaluation for row in results_file.compare([run])}
+    assert rows["run"] == results_file.load_results(run)["valid"]
+    assert rows["run/model-10"].perplexity == before.perplexity != rows["run"].perplexity
+    command(*again.split()[1:])
+    assert outdated_exports(run, run / "model") == {}
 
 
 def test_the_command_takes_settings_and_no_recipe(finished: Path) -> None:

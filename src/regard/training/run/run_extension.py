@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ...decoding.export_folder import record_run_exports
+from ...json_file import DamagedFileError
 from .provenance import Provenance
 
 if TYPE_CHECKING:
@@ -42,11 +45,17 @@ class RunExtension:
     def begin(self) -> None:
         """Record the session, move a finished model away and write the recipe, when nothing is left to be checked.
 
-        In this order: after a kill between any two, the recipe is still the old one, and so are `changed_since` and
-        what resuming makes of the checkpoint.
+        Exports and results of an earlier version first get a record of the model that they are of. In this order:
+        after a kill between any two, the recipe is still the old one, and so are `changed_since` and what resuming
+        makes of the checkpoint.
         """
         if self.has_begun:
             return
+        from .results_file import record_run_results  # imports scores, which training alone does not need
+
+        record_run_exports(self._run.folder, self._run.model)
+        with suppress(DamagedFileError):  # what cannot be read is nobody's score
+            record_run_results(self._run.folder)
         Provenance(self._run.folder).begin_session(self._update, self._changed)
         self._run.extend(self._recipe, self._update)
         self.has_begun = True

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from ...atomic_write import replacing_folder
+from ...decoding.export_folder import outdated_exports
 from ..run.provenance import Provenance
 from .validation import is_better, validate
 
@@ -59,6 +60,9 @@ def save_final_model(fitting: TrainingModule, trainer: lightning.Trainer) -> Non
         corpora.tokenizers.save(unfinished)
     fitting.signals.ignore()
     fitting.bar.say(f"{scores}. Kept {kept}, in {run.model}")
+    for engine, folder in outdated_exports(run.folder, run.model).items():
+        again = f"regard export {run.folder} --to {engine} --force"
+        fitting.bar.say(f"{folder} is of an earlier model; to export this one: {again}")
 
 
 def _scores(task: Task, results: dict[str, tuple[float, float]]) -> str:
