@@ -129,6 +129,16 @@ def test_an_interrupt_while_folders_change_places_leaves_the_old_one(
     assert (folder / "a").read_text() == "old"
 
 
+def test_a_folder_that_a_killed_process_was_about_to_replace_is_put_back(tmp_path: Path) -> None:
+    """Power was cut between the two renames, or after them."""
+    for name, content in ((".data-0a1b2c3d.former", "old"), ("model", "new"), (".model-0a1b2c3d.former", "old")):
+        (tmp_path / name).mkdir()
+        write_text(tmp_path / name / "a", content)
+    remove_unfinished(tmp_path)
+    assert names(tmp_path) == ["data", "model"]
+    assert [(tmp_path / name / "a").read_text() for name in ("data", "model")] == ["old", "new"]
+
+
 def test_a_link_is_replaced_and_its_target_stays(tmp_path: Path) -> None:
     write_text(tmp_path / "target", "old")
     (tmp_path / "link").symlink_to(tmp_path / "target")

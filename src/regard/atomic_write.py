@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 SUFFIX = ".unfinished"
 FORMER = ".former"
-"""Of a folder that another one is about to replace: `remove_unfinished` leaves it, since it may be the only one."""
+"""Of a folder that another one is about to replace: `remove_unfinished` puts it back where that did not happen."""
+LONGEST = 40
+"""Characters of a name that temporary names repeat."""
 NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES}
 """Errors of file systems that flush no folder. Any other, such as EIO, means that data may be lost, and is raised."""
 
@@ -115,7 +117,19 @@ def replacing_folder(path: AnyPath) -> Iterator[Path]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what killed processes left below a folder. Nobody else may be writing there."""
+    """Remove what killed processes left below a folder, and put back what they were about to replace.
+
+    Nobody else may be writing there.
+    """
+    for former in list(folder.rglob(f".*{FORMER}")):
+        place = former.with_name(former.name[1:].rsplit("-", 1)[0])
+        if len(place.name) >= LONGEST:  # it may have been cut
+            continue
+        if place.exists():
+            shutil.rmtree(former)
+        else:
+            former.rename(place)
+            sync(place.parent)
     for path in list(folder.rglob(f"*{SUFFIX}")):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -124,7 +138,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def _beside(path: Path, suffix: str = SUFFIX) -> Path:
-    return path.with_name(f".{path.name[:40]}-{token_hex(4)}{suffix}")
+    return path.with_name(f".{path.name[:LONGEST]}-{token_hex(4)}{suffix}")
 
 
 def sync(path: AnyPath) -> None:

@@ -38,6 +38,21 @@ def test_a_run_brings_its_search(folder: Path) -> None:
     assert load_model_and_tokenizers.load(folder / "model").search == {}
 
 
+@pytest.mark.parametrize("name", ["model", "model-300", "model-300-2"])
+def test_a_model_in_a_run_brings_the_search_of_the_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = save_run(tmp_path / "run")
+    (run / "recipe.toml").write_text("[data]\n[search]\nbeams = 2\n", encoding="utf-8")
+    (run / "model").rename(run / name)
+    loaded = load_model_and_tokenizers.load(run / name)
+    assert (loaded.run, loaded.search) == (run, {"beams": 2})
+    monkeypatch.chdir(run / name)
+    assert load_model_and_tokenizers.load(".").run == run.resolve()
+    (run / name).rename(tmp_path / "model-300")
+    assert load_model_and_tokenizers.load(tmp_path / "model-300").run is None
+
+
 def test_what_is_no_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no model"):
         load_model_and_tokenizers.find(tmp_path)

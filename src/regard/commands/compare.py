@@ -13,7 +13,9 @@ from .typer_app import app
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs that were evaluated.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Folders of runs that were evaluated, or of models in them.")
+    ],
     data: Annotated[str | None, typer.Option(metavar="NAME", help="Only scores on this data, e.g. test.")] = None,
     save_plot: Annotated[
         Path | None,
@@ -22,7 +24,8 @@ def compare(
 ) -> None:
     """Compare evaluated runs in a table.
 
-    `regard evaluate` writes the scores of a run to its results.json; this prints them.
+    `regard evaluate` writes the scores of a run to its results.json; this prints them. Those of a model that the run
+    had before it was extended are named RUN/model-UPDATES.
 
     \b
     Examples:
@@ -36,13 +39,19 @@ def compare(
 
     if save_plot is not None:
         check_figure_path(save_plot)
-    evaluated = [run for run in runs if (run / results_file.NAME).is_file()] or runs[:1]
+
+    def remark(message: str) -> None:
+        typer.echo(f"regard: {message}", err=True)
+
+    evaluated = [run for run in runs if (results_file.results_folder(run) / results_file.NAME).is_file()] or runs[:1]
     for run in runs:
         if run not in evaluated:
-            typer.echo(f"regard: {run} has no {results_file.NAME}; make it with: regard evaluate {run}", err=True)
-    rows = [row for row in results_file.compare(evaluated) if data in (None, row.data)]
+            remark(f"{run} has no {results_file.NAME}; make it with: regard evaluate {run}")
+    rows = [row for row in results_file.compare(evaluated, remark) if data in (None, row.data)]
     if not rows:
-        raise ValueError(f"none of these runs was evaluated on {data}")
+        raise ValueError(
+            "there are no scores to compare" if data is None else f"none of these runs was evaluated on {data}"
+        )
     if save_plot is not None:
         translations = [(row, row.evaluation) for row in rows if isinstance(row.evaluation, TranslationEvaluation)]
         if not translations:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -21,6 +21,9 @@ from .shared_options import (
     search_settings,
 )
 from .typer_app import app
+
+if TYPE_CHECKING:
+    from ..decoding.load_model_and_tokenizers import Pretrained
 
 WRITERS = ("translate", "caption", "spell")
 TASKS = {  # that an option applies to
@@ -69,7 +72,8 @@ def evaluate(
 
     Without a file, the test split of the run's recipe is used. Of a file with the columns that the recipe names or
     numbers, these are read; of others the first two. If the data have gold alignment links, the alignment
-    error rate is computed. The scores of a run are kept in its results.json, for `regard compare`.
+    error rate is computed. The scores of a run are kept in its results.json, for `regard compare`. A model that a run
+    had before it was extended, RUN/model-UPDATES, is scored with the recipe of the run.
 
     \b
     Examples:
@@ -79,6 +83,7 @@ def evaluate(
       regard evaluate runs/luong-dot-tatoeba-1 hansards.tsv --columns 0,1,2,3 --tokenised
       regard evaluate runs/soft-scenes-1
       regard evaluate runs/lstm-phrases-1 my.txt
+      regard evaluate runs/birds/model-300
     """
     from ..atomic_write import write_text
     from ..data.streaming.header_row import header_remark
@@ -116,6 +121,7 @@ def evaluate(
         "--tokens": tokens,
     }
     loaded = load_model_and_tokenizers.load(run, find_device(device), engine, precision=precision)
+    digest = loaded.weights_sha256  # now: the model of a run may be replaced while it is evaluated
     task = loaded.model.task
     for option, value in options.items():
         if value is not None and task not in TASKS[option]:
@@ -149,7 +155,7 @@ def evaluate(
             write_text(save, "".join(f"{text}\n" for text in texts))
             files.append(save)
         if save_plot is not None and not isinstance(evaluation, TaskEvaluation):
-            save_length_curves(save_plot, {loaded.run.name if loaded.run else run: evaluation})
+            save_length_curves(save_plot, {_label(loaded, run): evaluation})
             files.append(save_plot)
         if loaded.run is not None:
             how: list[str] = [precision if engine == "torch" else engine]
@@ -157,7 +163,7 @@ def evaluate(
                 how.append(f"update {loaded.update}")
             variant = ", ".join(each for each in how if each != "float32")
             name = f"{data} ({variant})" if variant else data
-            files.append(results_file.save_result(loaded.run, name, evaluation))
+            files.append(results_file.save_result(loaded.run, name, evaluation, digest))
     except OSError as error:
         write_error = error
     console = output_console()
@@ -167,3 +173,13 @@ def evaluate(
         typer.echo(f"wrote {path}")
     if write_error is not None:
         raise write_error
+
+
+def _label(loaded: Pretrained, name: str) -> str:
+    """The name of a model in a plot: that of its run, with that of an earlier model in it."""
+    from ..decoding.load_model_and_tokenizers import is_earlier
+
+    if loaded.run is None:
+        return name
+    run, model = loaded.run.resolve(), loaded.folder.resolve()
+    return f"{run.name}/{model.name}" if is_earlier(model) else run.name

@@ -26,6 +26,7 @@ def export(
             help="int8: matrices as bytes. Smaller files, results differ a little: docs/serving.md has both, measured."
         ),
     ] = "none",
+    force: Annotated[bool, typer.Option("--force", help="Replace an export that is there.")] = False,
 ) -> None:
     """Convert a model to CTranslate2 (a fast C++ library), to ONNX graphs, or to a folder of transformers.
 
@@ -34,6 +35,9 @@ def export(
     every model but those with parts of plug-ins. transformers: a folder for `from_pretrained`, to fine-tune or to push
     to a hub, of Transformers that translate or continue a text.
 
+    An export records which weights it was made from: after more training, --engine ctranslate2 refuses it until it is
+    written again with --force.
+
     \b
     Examples:
       regard export runs/transformer-multi30k-1
@@ -41,17 +45,19 @@ def export(
       regard export tatoeba-bahdanau-en-fr --to onnx --out graphs
       regard export tatoeba-transformer-en-fr --to transformers --out en-fr
       regard export tatoeba-transformer-en-fr --quantization int8 --out small
+      regard export runs/transformer-multi30k-1 --force
     """
     from ..data import TokenizerPair
     from ..decoding import export_ctranslate2, load_model_and_tokenizers
     from ..decoding.huggingface import export_transformers
     from ..decoding.onnx import export_onnx
     from ..models import load
+    from ..models.pretrained_model import WEIGHTS
 
     model, run_folder = load_model_and_tokenizers.find(run)
     folder = out or load_model_and_tokenizers.export_folder(model, run_folder, to)
     tokenizers = TokenizerPair.load(model)
-    options: dict[str, Any] = {"quantization": quantization}
+    options: dict[str, Any] = {"quantization": quantization, "force": force, "weights": model / WEIGHTS}
     if to == "transformers":
         card = model / "README.md"
         options["card"] = card.read_text(encoding="utf-8") if card.is_file() else None

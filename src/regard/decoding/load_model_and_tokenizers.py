@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 import tomllib
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..json_file import read_object
+from .export_folder import exported_weights, is_outdated
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -22,6 +24,8 @@ PrecisionName = Literal["float32", "bfloat16"]
 SHIPPED = Path(__file__).parent.parent / "shipped"
 DEFAULT = "tatoeba-transformer-en-fr"
 RECIPE, DATA = "recipe.toml", "data"  # of a run
+EARLIER = re.compile(r"model-[0-9]+(-[0-9]+)?")
+"""The names of the models that a run had before it was extended."""
 ATTEMPTS = 5  # to load a snapshot of a run that is being trained
 COMMANDS = {"write": "generate", "spell": "classify"}  # by task; the other tasks have the names of their commands
 
@@ -39,6 +43,15 @@ class Pretrained:
     """Of a run that is not finished: the update that the weights are of."""
     tags: tuple[str, ...] = ()
     """What sources began with in training (data.tags); "" where some began with none."""
+
+    @property
+    def weights_sha256(self) -> str | None:
+        """What tells the weights from those of other models of the run; None of a snapshot, or where it is unknown."""
+        from ..models.pretrained_model import WEIGHTS
+        from ..models.weights_header import weights_sha256
+
+        file = self.folder / WEIGHTS
+        return weights_sha256(file) if file.is_file() else exported_weights(self.folder)
 
 
 def load(
@@ -136,7 +149,7 @@ def _load_weights(name: str | Path) -> tuple[PretrainedModel, Path | None, Path,
         snapshot = best_snapshot(Path(name))
         if snapshot is None:
             folder, run = find(name)
-            return load_model(folder), None, folder, run
+            return load_model(folder), None, folder, run or enclosing_run(folder)
         try:
             return load_model(snapshot.parent, snapshot.name), snapshot, snapshot.parent, Path(name)
         except (ValueError, OSError):
@@ -196,8 +209,26 @@ def export_folder(model: Path, run: Path | None, engine: str) -> Path:
     return (run or model) / engine
 
 
+def is_earlier(folder: Path) -> bool:
+    """Whether a folder of a run is named as a model that it had before it was extended."""
+    return EARLIER.fullmatch(folder.name) is not None
+
+
+def enclosing_run(model: Path) -> Path | None:
+    """The run that a folder lies in, where it holds the run's model or an earlier one."""
+    whole = model.resolve()
+    if whole.name != "model" and not is_earlier(whole):
+        return None
+    try:
+        if "data" not in _recipe(whole.parent):
+            return None
+    except ValueError:  # the model can be used without it
+        return None
+    return model.parent if model.name == whole.name else whole.parent
+
+
 def _exported(name: Path) -> tuple[Path, Path | None]:
-    """A folder that `regard export` wrote, or the default one for this model."""
+    """A folder that `regard export` wrote, or the default one for this model, if it is of the model's weights."""
     from ..models.pretrained_model import read
 
     if (name / "model.bin").is_file():
@@ -213,7 +244,12 @@ def _exported(name: Path) -> tuple[Path, Path | None]:
             f"{name} was not written for CTranslate2 yet: there is no folder {written}; "
             f"write it with: regard export {name}, or give the folder you wrote it into instead of {name}"
         )
-    return written, run
+    if is_outdated(written, folder):
+        raise ValueError(
+            f"{written} was exported from other weights than those of {folder}, which was trained or replaced since: "
+            f"export it again with: regard export {name} --force"
+        )
+    return written, run or enclosing_run(folder)
 
 
 def shipped() -> list[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from ..checksums import sha256
 from ..json_file import DamagedFileError
 
 if TYPE_CHECKING:
@@ -53,6 +54,13 @@ def check_seal(file: Path) -> None:
         sealed = _SEAL.search(opened.read(_HEADER))
     if sealed is not None and _digest(file)[1] != sealed[1]:
         raise DamagedFileError(f"{file} is damaged: its SHA-256 is not the one that was written; get it again")
+
+
+def weights_sha256(file: Path) -> str:
+    """What tells the weights of a file from others: its seal, or the SHA-256 of one without a seal."""
+    with file.open("rb") as opened:
+        sealed = _SEAL.search(opened.read(_HEADER))
+    return sha256(file) if sealed is None else sealed[1].decode()
 
 
 def _digest(file: Path) -> tuple[int, bytes]:

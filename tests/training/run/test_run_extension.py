@@ -15,9 +15,11 @@ pytest.importorskip("pytorch_lightning")
 
 from regard.commands import app
 from regard.data import TokenizerPair
+from regard.decoding.export_folder import outdated_exports
 from regard.models import load
 from regard.training import Run, fit
 from regard.training.recipe import recipe_loader
+from regard.training.run import results_file
 from regard.training.trainer.lightning_module import TrainingModule
 from tests.support.tiny_training import corpus, measured, recipe_file
 
@@ -124,9 +126,13 @@ def test_scores_on_other_data_are_not_compared_after_a_kill(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["encoder.width=24"], "encoder.width was 16 and would be 24. A run can change"),
-        (["seed=3"], "seed was 1 and would be 3"),
-        (["training.freeze=['encoder']"], "training.freeze was []"),
+        (["encoder.width=24"], "encoder.width cannot change in a run that has begun: it decides what the model is"),
+        (["seed=3"], "it is 1, and 3 was given. The other keys of [data], [training] and [search] can change"),
+        (["training.freeze=['encoder']"], "training.freeze cannot change in a run that has begun: the optimizer's"),
+        (
+            ["training.strategy=ddp"],
+            "training.strategy cannot change in a run that has begun: it decides in which form checkpoints are",
+        ),
         (["training.updates=4"], "the run is at update 10, and training.updates = 4 is less: raise it"),
         (["data.train=['nowhere.tsv']"], "data.train: there is no"),
     ],
@@ -138,6 +144,94 @@ def test_what_cannot_change_is_named_and_changes_nothing(finished: Path, setting
         fit(recipe_loader.load_recipe(run / "recipe.toml", settings), run, resume=True)
     assert (run / "recipe.toml").read_text() == before
     assert (run / "model").is_dir()
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """The files of a run that say what it is: all but its data, which says itself what it was prepared from."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    names = {path.relative_to(folder).as_posix(): path for path in files}
+    return {name: path.read_bytes() for name, path in names.items() if not name.startswith(("data/", "tensorboard/"))}
+
+
+def test_data_that_cannot_be_prepared_leaves_the_run_as_it_was(finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished / "run", run)
+    (finished / "bad.tsv").write_text("one column\n")
+    before = snapshot(run)
+    settings = ["training.updates=12", 'data.train=["train.tsv", "bad.tsv"]']
+    with pytest.raises(ValueError, match=r"data\.on_bad=skip leaves such rows out"):
+        fit(recipe_loader.load_recipe(run / "recipe.toml", settings), run, resume=True)
+    assert snapshot(run) == before
+    assert "is finished" in resume(str(run))
+    resume(str(run), "training.updates=12")
+    assert int(measured(run)[-1][0]) == 12
+
+
+STEPS = ("run.provenance.Provenance.begin_session", "run.run_folder.Run.extend", "run.run_folder.write_text")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_between_the_steps_of_an_extension_it_is_the_run_before(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Also its best score, which new data would have made it forget."""
+    run = tmp_path / "run"
+    shutil.copytree(finished / "run", run)
+    corpus(finished / "third.tsv", 12, seed=8)
+
+    def killed(*arguments: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"regard.training.{step}", killed)
+        settings = ["training.updates=12", 'data.valid=["third.tsv"]']
+        with pytest.raises(RuntimeError, match="killed"):
+            fit(recipe_loader.load_recipe(run / "recipe.toml", settings), run, resume=True)
+    resume(str(run))
+    expected = load(finished / "run" / "model").state_dict()
+    for name, tensor in load(run / "model").state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+    assert measured(run) == measured(finished / "run")
+
+
+def test_a_score_that_there_is_not_is_not_printed(finished: Path, tmp_path: Path) -> None:
+    """Other data and no more updates: no single checkpoint was validated on them."""
+    shutil.copytree(finished / "run", tmp_path / "run")
+    corpus(finished / "fourth.tsv", 12, seed=4)
+    said = resume(str(tmp_path / "run"), 'data.valid=["fourth.tsv"]')
+    assert "inf" not in said
+    assert "averaged: BLEU" in said
+    assert "best single" not in said
+    assert "Kept the average of the last 2 checkpoints" in said
+
+
+def test_scores_and_exports_of_the_model_before_are_not_those_of_the_new_one(finished: Path, tmp_path: Path) -> None:
+    """Also if an earlier version made them, without a record of the weights."""
+    run = tmp_path / "run"
+    shutil.copytree(finished / "run", run)
+
+    def command(*words: str) -> str:
+        done = CliRunner().invoke(app, list(words), catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return " ".join(done.output.split())
+
+    command("evaluate", str(run), "--split", "valid")
+    before = results_file.load_results(run)["valid"]
+    command("export", str(run), "--to", "onnx")
+    (run / "onnx" / "export.json").unlink()
+    said = " ".join(resume(str(run), "training.updates=16").split())
+    again = f"regard export {run} --to onnx --force"
+    assert f"{run / 'onnx'} is of an earlier model; to export this one: {again}" in said
+    assert "valid" not in results_file.load_results(run)
+    assert [(row.run, row.evaluation) for row in results_file.compare([run])] == [("run/model-10", before)]
+    assert f"the model of {run} has not been evaluated" in command("compare", str(run))
+    command("evaluate", str(run), "--split", "valid")
+    command("evaluate", str(run / "model-10"), "--split", "valid")
+    rows = {row.run: row.evaluation for row in results_file.compare([run])}
+    assert rows["run"] == results_file.load_results(run)["valid"]
+    assert rows["run/model-10"].perplexity == before.perplexity != rows["run"].perplexity
+    command(*again.split()[1:])
+    assert outdated_exports(run, run / "model") == {}
 
 
 def test_the_command_takes_settings_and_no_recipe(finished: Path) -> None:

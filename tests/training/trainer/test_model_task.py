@@ -90,6 +90,24 @@ def test_extended_it_is_the_longer_run(batches: list[Any], tmp_path: Path) -> No
     assert torch.equal(half.map.weight, whole.map.weight)
 
 
+class Plane(Line):
+    """y = a·x + b, with two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Linear(1, 2)
+
+
+def test_a_model_of_another_shape_leaves_a_finished_run_as_it_was(batches: list[Any], tmp_path: Path) -> None:
+    data = {"train": batches, "valid": batches}
+    run = fit(line(), tmp_path / "run", **data, updates=10, **SETTINGS).folder
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    message = r"^map\.weight has shape \[1, 1\] in the checkpoint of \S+run and has shape \[2, 1\] in the model: resume"
+    with pytest.raises(ValueError, match=message):
+        fit(Plane(), run, **data, updates=20, resume=True, **SETTINGS)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
 def test_what_is_wrong_is_named_before_anything_is_made(batches: list[Any], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"Linear has no method loss\(batch\)"):
         fit(nn.Linear(1, 1), tmp_path / "run", train=batches, valid=batches)

@@ -258,7 +258,7 @@ def test_a_finished_run_stays_as_it_is(straight: Path, capsys: pytest.CaptureFix
 
 
 def test_a_run_goes_on_with_its_own_recipe_only(straight: Path) -> None:
-    with pytest.raises(ValueError, match="begun with another recipe"):
+    with pytest.raises(ValueError, match="seed cannot change in a run that has begun"):
         fit(recipe_loader.load_recipe(straight / "tiny.toml", ["seed=9"]), straight / "run", resume=True)
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from ...atomic_write import replacing_folder
 from ...layers import SinusoidalPositions
+from ..export_folder import export_files, require_free
 from ..exportable_transformer import transformer_parts
 from .ctranslate2_engine import library, vocabulary
 
 if TYPE_CHECKING:
     import os
+    from pathlib import Path
 
     from torch import nn
 
@@ -32,14 +32,15 @@ def export_ctranslate2(
     folder: str | os.PathLike[str],
     *,
     quantization: Literal["none", "int8"] = "none",
+    force: bool = False,
+    weights: Path | None = None,
 ) -> Path:
     """Writes model and tokenizers into a new folder; greedy translations from it are the same, token for token.
 
-    With `quantization` "int8" matrices are bytes with scales, and most translations are the same.
+    With `quantization` "int8" matrices are bytes with scales, and most translations are the same. `force` replaces an
+    export that is there. `weights` is the file that the model was loaded from: its SHA-256 is recorded in the folder.
     """
-    folder = Path(folder)
-    if folder.exists():
-        raise ValueError(f"{folder} is there already; remove it, or export to another folder")
+    folder = require_free(folder, "ctranslate2", force=force)
     if problem := model.config.export_problem("ctranslate2"):
         raise ValueError(problem)
     spec = _specification(model, library().specs)
@@ -48,7 +49,7 @@ def export_ctranslate2(
     spec.config.layer_norm_epsilon = 1e-5
     spec.validate()
     spec.optimize(quantization=None if quantization == "none" else quantization)
-    with replacing_folder(folder) as unfinished:
+    with export_files(folder, weights) as unfinished:
         spec.save(str(unfinished))
         tokenizers.save(unfinished)
     return folder

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from ...atomic_write import replacing_folder, write_text
+from ...atomic_write import write_text
 from ...data.batch import BEGIN, END, PAD, UNKNOWN
 from ...models import EncoderDecoder
+from ..export_folder import export_files, require_free
 from ..exportable_transformer import transformer_parts
 from .transformers_language_models import build_language_model
 from .transformers_model_card import model_card
@@ -40,17 +41,18 @@ def export_transformers(
     *,
     quantization: Literal["none", "int8"] = "none",
     card: str | None = None,
+    force: bool = False,
+    weights: Path | None = None,
 ) -> Path:
     """Writes a Transformer into a new folder for `AutoModelForSeq2SeqLM` or `AutoModelForCausalLM.from_pretrained`.
 
     The classes are those of published models that compute the same: Marian (norms after each part), Pegasus (before),
     Blenderbot (learned positions) for translators; OPT and GPT-NeoX (rotary positions) for language models. Greedy
     translations are the same, token for token. Before anything is written, the logits of both models are compared.
-    `card` is the model card of our model (README.md), which becomes that of the folder.
+    `card` is the model card of our model (README.md), which becomes that of the folder. `force` replaces an export that
+    is there. `weights` is the file that the model was loaded from: its SHA-256 is recorded in the folder.
     """
-    folder = Path(folder)
-    if folder.exists():
-        raise ValueError(f"{folder} is there already; remove it, or export to another folder")
+    folder = require_free(folder, "transformers", force=force)
     if quantization != "none":
         raise ValueError(
             f"{quantization} folders are not written for transformers, which quantizes a model when it loads it; "
@@ -67,7 +69,7 @@ def export_transformers(
     exported.generation_config = _generation_config(model)
     _compare(model, exported)
     described = model_card(card, folder.name, has_source=len(parts) == 2, joint=tokenizers.joint)
-    with replacing_folder(folder) as unfinished:
+    with export_files(folder, weights) as unfinished:
         exported.save_pretrained(unfinished)
         save_tokenizers(tokenizers, unfinished, model.config.longest)
         write_text(Path(unfinished) / "README.md", described)

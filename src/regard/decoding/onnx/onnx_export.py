@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
-from ...atomic_write import replacing_folder, write_text
+from ...atomic_write import write_text
 from ...data.batch import BEGIN, END, PAD, UNKNOWN
 from ...models import Classifier, MultiDecoder
 from ...models.encoders.tag_encoder import TagEncoder
+from ..export_folder import export_files, require_free
 from .onnx_decoder_switch import DecoderSwitchWriter
 from .onnx_decoders import decoder_writer
 from .onnx_encoders import source_inputs, static_weights, write_encoder, write_pooling
@@ -38,6 +39,8 @@ def export_onnx(
     folder: str | os.PathLike[str],
     *,
     quantization: Literal["none", "int8"] = "none",
+    force: bool = False,
+    weights: Path | None = None,
 ) -> Path:
     """Writes a model as ONNX graphs into a new folder, with its tokenizers and `onnx.json`, which describes them.
 
@@ -58,10 +61,11 @@ def export_onnx(
 
     With `quantization` "int8", matrices and tables are bytes with scales (`onnx_quantization.py`): smaller files, and
     results that differ in the second or third digit. docs/serving.md has sizes and agreement, measured.
+
+    `force` replaces an export that is there. `weights` is the file that the model was loaded from: its SHA-256 is
+    recorded in the folder.
     """
-    folder = Path(folder)
-    if folder.exists():
-        raise ValueError(f"{folder} is there already; remove it, or export to another folder")
+    folder = require_free(folder, "onnx", force=force)
     if problem := model.config.export_problem("onnx"):
         raise ValueError(problem)
     graphs, description = _classifier(model) if isinstance(model, Classifier) else _encoder_decoder(model, tokenizers)
@@ -73,7 +77,7 @@ def export_onnx(
         "specials": {"pad": PAD, "begin": BEGIN, "end": END, "unknown": UNKNOWN},
         **description,
     }
-    with replacing_folder(folder) as unfinished:
+    with export_files(folder, weights) as unfinished:
         for name, graph in graphs.items():
             file = Path(unfinished) / f"{name}.onnx"
             file.write_bytes(graph.build().SerializeToString())

@@ -71,12 +71,13 @@ class Provenance:
         self._values["dataset"] = {"name": name, "revision": revision}
         self._write()
 
-    def changed_since(self, update: int) -> set[str]:
-        """The settings that changed since the checkpoint of this update, in all sessions that were begun after it.
-
-        A session that is killed before its first checkpoint is followed by one from the same update.
-        """
-        return {key for each in self.sessions if each["after_update"] >= update for key in each["changed"]}
+    def settings_at(self, update: int) -> dict[str, Any]:
+        """The values at the checkpoint of this update, of the settings that sessions begun after it have changed."""
+        former: dict[str, Any] = {}
+        for session in self.sessions:
+            if session["after_update"] >= update:
+                former = {key: old for key, (old, _) in session["changed"].items()} | former
+        return former
 
     def card(self) -> str:
         """The lines of the model card: command, versions, commit and checksums."""

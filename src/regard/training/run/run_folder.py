@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import shutil
 import tempfile
 import tomllib
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...atomic_write import SUFFIX, make_folder, remove_unfinished, write_text
+from ...decoding.load_model_and_tokenizers import is_earlier
 from ...json_file import DamagedFileError
 from ..recipe.recipe_loader import load_recipe
 from ..recipe.recipe_writer import recipe_toml
@@ -33,10 +33,10 @@ OWNED = (
     "mlflow",
     "results.json",
     "ctranslate2",
+    "onnx",
+    "transformers",
     "provenance.json",
 )
-EARLIER = re.compile(r"model-[0-9]+(-[0-9]+)?")
-"""The names that `Run.extend` gives earlier models."""
 
 
 class Run:
@@ -213,7 +213,7 @@ def _is_empty(folder: Path) -> bool:
 def _clear(folder: Path) -> None:
     """Remove what a run wrote, its recipe last: interrupted, it is still a run. Other files stay."""
     remove_unfinished(folder)
-    earlier = (path.name for path in folder.glob("model-*") if EARLIER.fullmatch(path.name))
+    earlier = (path.name for path in folder.iterdir() if is_earlier(path))
     for name in (*OWNED, *earlier, "checkpoints", RECIPE):
         path = folder / name
         if path.is_dir() and not path.is_symlink():

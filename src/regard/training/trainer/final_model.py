@@ -6,18 +6,21 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from ...atomic_write import replacing_folder
+from ...decoding.export_folder import outdated_exports
 from ..run.provenance import Provenance
-from .validation import validate
+from .validation import is_better, validate
 
 if TYPE_CHECKING:
     import pytorch_lightning as lightning
 
+    from ..tasks.task import Task
     from .lightning_module import TrainingModule
 
 
 def save_final_model(fitting: TrainingModule, trainer: lightning.Trainer) -> None:
     """Keep the average of the last checkpoints, or the best single one, whichever scores higher on validation.
 
+    Of equal scores, that with the lower loss counts. There is no best one where all validations were on other data.
     An average of one checkpoint is that checkpoint: it has been validated, and is not validated again.
     Every process takes part: each evaluates a share, and a model of one's own has the kept weights on all of them.
     Without a validation set the average is kept, and its score is unknown: −∞.
@@ -35,18 +38,22 @@ def save_final_model(fitting: TrainingModule, trainer: lightning.Trainer) -> Non
     model.load_state_dict(fitting.snapshots.average())
     updates = fitting.snapshots.updates
     kept = f"the average of the last {len(updates)} checkpoints" if len(updates) > 1 else "the last checkpoint"
-    best = -math.inf
+    best, averaged = (standing.best, standing.best_loss), (-math.inf, math.inf)
     if not corpora.validates:
         scores = "not validated"
-    elif updates == [standing.last_update]:
-        best, scores = standing.last, f"last: {task.shown(standing.last)}; best: {task.shown(standing.best)}"
     else:
-        fitting.bar.say(f"validating {kept} …")
-        _, best = validate(task, corpora, model, trainer.global_rank, trainer.world_size)
-        scores = f"averaged: {task.shown(best)}; best single: {task.shown(standing.best)}"
-    if corpora.validates and best < standing.best:
+        if updates == [standing.last_update]:
+            averaged, names = (standing.last, standing.last_loss), ("last", "best")
+        else:
+            fitting.bar.say(f"validating {kept} …")
+            loss, score = validate(task, corpora, model, trainer.global_rank, trainer.world_size)
+            averaged, names = (score, loss), ("averaged" if len(updates) > 1 else "last", "best single")
+        known = (averaged, best) if standing.best_update else (averaged,)
+        scores = _scores(task, dict(zip(names, known, strict=False)))
+    if corpora.validates and standing.best_update and is_better(best, averaged):
         model.load_state_dict(fitting.snapshots.best())
-        best, kept = standing.best, f"the checkpoint of update {standing.best_update:,}"
+        kept = f"the checkpoint of update {standing.best_update:,}"
+        averaged = best
     model.cpu()
     if several:
         fitting.signals.end_together(device)  # from here on, all have read the snapshots, and `resume` may remove them
@@ -54,7 +61,17 @@ def save_final_model(fitting: TrainingModule, trainer: lightning.Trainer) -> Non
     if not trainer.is_global_zero:
         return
     with replacing_folder(run.model) as unfinished:
-        model.save_pretrained(unfinished, card=task.model_card(kept, best, Provenance(run.folder).card()))
+        model.save_pretrained(unfinished, card=task.model_card(kept, averaged[0], Provenance(run.folder).card()))
         corpora.tokenizers.save(unfinished)
     fitting.signals.ignore()
     fitting.bar.say(f"{scores}. Kept {kept}, in {run.model}")
+    for engine, folder in outdated_exports(run.folder, run.model).items():
+        again = f"regard export {run.folder} --to {engine} --force"
+        fitting.bar.say(f"{folder} is of an earlier model; to export this one: {again}")
+
+
+def _scores(task: Task, results: dict[str, tuple[float, float]]) -> str:
+    """Scores by name; with the losses where these decide."""
+    ties = len(results) > 1 and len({score for score, _ in results.values()}) == 1 and task.measure != "loss"
+    losses = {name: f", loss {loss:.3f}" if ties and math.isfinite(loss) else "" for name, (_, loss) in results.items()}
+    return "; ".join(f"{name}: {task.shown(score)}{losses[name]}" for name, (score, _) in results.items())

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
     from ..recipe.recipe import Recipe
+    from ..run.run_extension import RunExtension
     from ..tasks.task import Task
     from .data_module import DataModule
 
@@ -93,11 +94,11 @@ def fit(
         check(recipe.data)
     require_packages(recipe.training)
     require_precision(recipe.training)
-    with run_session(run, recipe, changed, resume=resume, force=force):
+    with run_session(run, recipe, changed, resume=resume, force=force) as extension:
         if changed:
             run = Run(folder, recipe)
         with one_thread(recipe):
-            _fit(run, _recipe_parts, first=first, resume=resume, changed=changed)
+            _fit(run, _recipe_parts, extension, first=first, resume=resume, changed=changed)
     return run
 
 
@@ -140,15 +141,17 @@ def _fit_model(
     if resume:
         changed = changed_settings(begun, recipe)  # type: ignore[arg-type]
         require_open(changed, folder)
-    with run_session(run, recipe, changed, resume=resume, force=force):
+    with run_session(run, recipe, changed, resume=resume, force=force) as extension:
         finished = resume and not changed and run.model.exists()
-        _fit(run, parts, first=first, resume=resume, changed=changed)
+        _fit(run, parts, extension, first=first, resume=resume, changed=changed)
         if finished:
             ModelTask(recipe, model).load_kept(run.model)
     return run
 
 
-def _fit(run: Run, parts: RunParts, *, first: bool, resume: bool, changed: dict[str, list[Any]]) -> None:
+def _fit(
+    run: Run, parts: RunParts, extension: RunExtension, *, first: bool, resume: bool, changed: dict[str, list[Any]]
+) -> None:
     import pytorch_lightning as lightning
     from pytorch_lightning.utilities.exceptions import SIGTERMException
 
@@ -172,7 +175,7 @@ def _fit(run: Run, parts: RunParts, *, first: bool, resume: bool, changed: dict[
     hide_remarks()
     lightning.seed_everything(recipe.seed, verbose=False)
     task, corpora = parts(run, bar.say)
-    fitting = TrainingModule(run, task, corpora, bar)
+    fitting = TrainingModule(run, task, corpora, bar, extension)
     checkpoint = fitting.manifest.resumable(bar.say) if resume else None
     if resume and checkpoint is None:
         bar.say(f"{folder} has no checkpoint yet: training begins anew")
@@ -190,13 +193,17 @@ def _fit(run: Run, parts: RunParts, *, first: bool, resume: bool, changed: dict[
             bar.stop()
             # All updates are saved; what follows is done again when the run is resumed.
             fitting.signals.training_ended(trainer.world_size)
+            fitting.begin_extension()
             save_final_model(fitting, trainer)
     except SystemExit as left:
         # Lightning raises 0 or 1 after a signal before the first update; we raise what the shell expects.
         code = left.code if isinstance(left.code, int) and left.code > 128 else 128 + SIGINT
         if not run.last.exists():
             bar.say("nothing is saved yet")
-        bar.say(f"interrupted; continue with: {run.continuation}")
+        if first and not extension.has_begun:
+            bar.say(f"interrupted; no setting of {folder} has changed yet")
+        else:
+            bar.say(f"interrupted; continue with: {run.continuation}")
         code = 128 + SIGTERM if isinstance(left, SIGTERMException) else code
         raise (KeyboardInterrupt if code == 128 + SIGINT else SystemExit(code)) from None
     finally:

@@ -26,9 +26,9 @@ from ..optimization.optimizer import adam_settings, adamw
 from ..run.checkpoint_manifest import CheckpointManifest
 from ..run.checkpoints import WeightSnapshots, restore_rng_state, rng_state, size
 from ..run.metrics_file import MetricsFile
-from ..run.provenance import Provenance
 from .cuda_graphs import CudaGraphs
 from .interrupt_signals import InterruptSignals, first_signal
+from .parameter_shapes import require_same_parameters
 from .training_model import DivergedError, TrainingModel
 from .validation import ValidationState, validate
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ...data import Batch
     from ...models import Loss
     from ..run.checkpoint_manifest import CheckpointEntry
+    from ..run.run_extension import RunExtension
     from ..run.run_folder import Run
     from ..tasks.task import Task
     from .data_module import DataModule
@@ -57,10 +58,10 @@ class TrainingModule(lightning.LightningModule):
     model: Any  # an `EncoderDecoder` or a `Classifier`, from `Task.model`
     training_model: TrainingModel
 
-    def __init__(self, run: Run, task: Task, corpora: DataModule, bar: ProgressBar) -> None:
+    def __init__(self, run: Run, task: Task, corpora: DataModule, bar: ProgressBar, extension: RunExtension) -> None:
         super().__init__()
         self.automatic_optimization = False  # gradients are divided by the tokens of all processes before the step
-        self.run, self.task, self.corpora, self.bar = run, task, corpora, bar
+        self.run, self.task, self.corpora, self.bar, self.extension = run, task, corpora, bar, extension
         self.settings = run.recipe.training
         self.standing = ValidationState()
         self.metrics = MetricsFile(run.metrics, task.column)
@@ -105,6 +106,7 @@ class TrainingModule(lightning.LightningModule):
 
     def on_train_start(self) -> None:
         update = self.trainer.global_step
+        self.begin_extension()
         if self.global_rank == 0:
             self.metrics.begin(update, None if self.resumed is None else self.resumed.metrics)
             self._forget(update)
@@ -131,6 +133,11 @@ class TrainingModule(lightning.LightningModule):
         self._since = time.perf_counter()
         if self._patience_is_over():  # killed between the last validation and the end
             self.trainer.should_stop = True
+
+    def begin_extension(self) -> None:
+        """Everything is prepared: data, weights, optimizer and checkpoint. Not called where no update is left."""
+        if self.global_rank == 0:
+            self.extension.begin()
 
     def on_fit_end(self) -> None:
         self.signals.install()  # again: Lightning has put back the handlers from before, and now ends its loggers
@@ -273,8 +280,8 @@ class TrainingModule(lightning.LightningModule):
 
     def _validate(self, update: int) -> None:
         began = time.perf_counter()
-        score = self._measure(update)
-        self._judge(update, score)
+        nll, score = self._measure(update)
+        self._judge(update, score, nll)
         self._figures = f"{self.task.shown(score)}, best {self.task.shown(self.standing.best)}"
         self._since += time.perf_counter() - began
 
@@ -284,7 +291,7 @@ class TrainingModule(lightning.LightningModule):
         self._measure(0)
         restore_rng_state(chance)
 
-    def _measure(self, update: int) -> float:
+    def _measure(self, update: int) -> tuple[float, float]:
         """Record the loss and the task's score; every process evaluates a share and gets the result."""
         self.bar.move(update, "validating …")
         self.model.eval()
@@ -295,10 +302,10 @@ class TrainingModule(lightning.LightningModule):
         self._record({"update": update, "valid_nll": nll, self.task.column: abs(score)})
         loss = "" if self.task.measure == "loss" else f"loss {nll:.3f}, "  # the score of a language model is its loss
         self.bar.say(f"update {update:,}: validation {loss}{self.task.shown(score)}")
-        return score
+        return nll, score
 
-    def _judge(self, update: int, score: float) -> None:
-        if self.standing.add(update, score, self.settings):
+    def _judge(self, update: int, score: float, nll: float) -> None:
+        if self.standing.add(update, score, nll, self.settings):
             weights = self._weights()
             if self.global_rank == 0:
                 self.snapshots.take_best(update, weights)
@@ -344,14 +351,14 @@ class TrainingModule(lightning.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["regard"]
+        require_same_parameters(checkpoint["state_dict"], self, self.run.folder)
         require_groups(checkpoint, len(parameter_groups(self, self.settings)), self.run.folder)
         self.standing = ValidationState(**state["standing"])
-        if changed := Provenance(self.run.folder).changed_since(checkpoint["global_step"]):
-            # Patience begins anew, and scores on other data cannot be compared with those so far.
-            # The last score is looked up at the end, and another search may have another one.
+        if changed := self.extension.changed_since(checkpoint["global_step"]):
+            # Patience begins anew. The last score is looked up at the end, and another search may have another one.
             self.standing.poor = self.standing.since_cut = self.standing.last_update = 0
             if any(key.startswith("data.") for key in changed):
-                self.standing.best, self.standing.best_update = -math.inf, 0
+                self.standing.forget_best()
         self._chance = state["chance"]
         self._averages = state.get("average")
         self._sums = state["sums"]  # on the CPU: the module is moved to its device later

@@ -10,6 +10,7 @@ from ...json_file import DamagedFileError
 from ..preparation.data_settings_file import write_settings
 from ..run.checkpoint_manifest import read_checkpoint
 from ..run.provenance import Provenance
+from ..run.run_extension import RunExtension
 from ..run.run_folder import Run
 
 if TYPE_CHECKING:
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
 @contextmanager
 def run_session(
     run: Run, recipe: Recipe, changed: dict[str, list[Any]], *, resume: bool, force: bool
-) -> Iterator[None]:
-    """The run's folder, made, locked and with this start recorded by the first of all processes."""
+) -> Iterator[RunExtension]:
+    """The run's folder, made, locked and with this start recorded by the first of all processes.
+
+    A start that changes settings is checked here, and recorded by `RunExtension.begin`.
+    """
     first, folder = is_first_process(), run.folder
     if first and not folder.exists():
         make_folder(folder)
@@ -30,9 +34,11 @@ def run_session(
         if first and not resume:
             Run.create(recipe, folder, force=force)
         update = _last_update(run)
-        if first:
-            _begin_session(run, recipe, update, changed)
-        yield
+        if first and changed:
+            _check_extension(run, recipe, update, changed)
+        elif first and not run.model.exists():
+            Provenance(run.folder).begin_session(update, {})
+        yield RunExtension(run, recipe, update, changed)
 
 
 def is_first_process() -> bool:
@@ -56,23 +62,15 @@ def _last_update(run: Run) -> int:
     return 0 if checkpoint is None else int(checkpoint["global_step"])
 
 
-def _begin_session(run: Run, recipe: Recipe, update: int, changed: dict[str, list[Any]]) -> None:
-    """Record the session, unless the run is finished; then write the recipe if it changed.
-
-    In this order: killed between the two, the changes are recorded twice. In the other order, they would not be.
-    """
+def _check_extension(run: Run, recipe: Recipe, update: int, changed: dict[str, list[Any]]) -> None:
     settings = recipe.training
-    if changed and settings.updates < update:
+    if settings.updates < update:
         raise ValueError(
             f"the run is at update {update:,}, and training.updates = {settings.updates:,} is less: raise it"
         )
-    if changed and (checkpoint := _last_checkpoint(run)) is not None:
+    if (checkpoint := _last_checkpoint(run)) is not None:
         from ..fine_tuning.parameter_groups import require_part_groups
 
         rate, _ = changed.get("training.rate", (settings.rate, settings.rate))
         require_part_groups(checkpoint, settings, rate, run.folder)
-    if changed or not run.model.exists():
-        Provenance(run.folder).begin_session(update, changed)
-    if changed:
-        write_settings(run)  # a run of an earlier version has not written them
-        run.extend(recipe, update)
+    write_settings(run)  # a run of an earlier version has not written them
