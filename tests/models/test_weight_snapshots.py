@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 def test_files_are_in_the_order_of_their_updates(tmp_path: Path) -> None:
     for update in (100_000_000, 99_999_999, 7):  # the first has more digits than names are padded to
         snapshot_file(tmp_path, "update", update).touch()
-    (tmp_path / "update-copy.safetensors").touch()
+    for copy in ("update-copy", "update-00000010-before-the-move"):
+        (tmp_path / f"{copy}.safetensors").touch()
     assert [snapshot_update(file) for file in snapshot_files(tmp_path, "update")] == [7, 99_999_999, 100_000_000]
 
 

@@ -27,6 +27,7 @@ from regard.models import EncoderDecoder
 from regard.training import fit
 from regard.training.distributed import sharded_checkpoint
 from regard.training.recipe import recipe_loader
+from regard.training.run.checkpoints import WeightSnapshots
 from regard.training.streaming.buffer_shares import NAME
 from regard.training.trainer import final_model, lightning_module
 from regard.training.trainer import fit as fit_module
@@ -178,6 +179,13 @@ def main(folder: Path) -> None:
         groups.run(run, 2, work)
         groups.report[run]["left"] = sorted(path.name for path in (folder / run).rglob("*"))
 
+    def old_listing(rank: int) -> None:
+        """The second process sees the files of two updates ago, as on a network file system."""
+        if rank == 1:
+            newest = WeightSnapshots.updates.fget
+            WeightSnapshots.updates = property(lambda self: [newest(self)[-1] - 2])  # type: ignore[assignment]
+        train("old-listing", *TWO, "training.strategy=ddp", "training.average=1", "training.validate_every=2")
+
     def restart(rank: int) -> None:
         for name in ("signalled-update", "signalled-last-update", "signalled-validation"):
             train(name, *TWO, "training.strategy=ddp")
@@ -206,6 +214,7 @@ def main(folder: Path) -> None:
     signalled("signalled-validation", 1, signal.SIGTERM, final_model, "validate")
     signalled("signalled-writing", 0, signal.SIGTERM, EncoderDecoder, "save_pretrained")
     signalled("signalled-end", 1, signal.SIGTERM, fit_module, "save_final_model")
+    groups.run("old-listing", 2, old_listing)
     groups.run("restart", 2, restart, again="killed")
     (folder / "report.json").write_text(json.dumps(groups.report))
 

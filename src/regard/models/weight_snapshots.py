@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ def snapshot_file(folder: Path, kind: Kind, update: int) -> Path:
 
 
 def snapshot_files(folder: Path, kind: Kind) -> list[Path]:
-    """Those there are, the oldest first."""
-    files = (file for file in folder.glob(f"{kind}-*.safetensors") if file.stem.split("-")[1].isdecimal())
+    """Those there are, the oldest first. Files that somebody copied beside them have other names."""
+    files = (file for file in folder.glob(f"{kind}-*.safetensors") if re.fullmatch(rf"{kind}-[0-9]+", file.stem))
     return sorted(files, key=snapshot_update)
 
 

@@ -173,6 +173,11 @@ def test_a_signal_when_only_the_model_is_left_to_write_is_ignored(
     assert_as_plain(folder, run)
 
 
+def test_one_process_says_of_which_updates_the_average_is(folder: Path, report: dict[str, Any]) -> None:
+    assert_ended(report, "old-listing", [0, 0])
+    assert (folder / "old-listing" / "model" / "model.safetensors").is_file()
+
+
 def test_every_process_has_the_kept_weights_of_a_model_of_ones_own(folder: Path) -> None:
     """The rate is so high that the last weights are not the best."""
     kept = load_file(folder / "own" / "model" / "model.safetensors")

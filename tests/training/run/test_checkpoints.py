@@ -20,12 +20,12 @@ class TestSnapshots:
             shared.fill_(update)
             snapshots.take(update, {"a": shared, "tied": shared, "count": torch.tensor(update)})
         assert snapshots.updates == [2, 3, 4]
-        average = snapshots.average()
+        average = snapshots.average(snapshots.updates)
         assert average["a"].tolist() == average["tied"].tolist() == [3.0, 3.0]
         assert average["a"].dtype == torch.float32
         assert average["count"].item() == 4, "a number that is not learned is the last one's"
         for update in (2, 4):
             snapshots.take_best(update, {"a": torch.tensor(float(update))})
         snapshots.forget(after=3, best=2)
-        assert snapshots.average()["a"].tolist() == [2.0, 2.0], "the last three up to update 3"
+        assert snapshots.average(snapshots.updates)["a"].tolist() == [2.0, 2.0], "the last three up to update 3"
         assert snapshots.best()["a"].item() == 2.0

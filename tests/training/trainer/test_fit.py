@@ -135,7 +135,7 @@ class TestFit:
         kept = EncoderDecoder.from_pretrained(run.model).state_dict()
         if average == 1:
             snapshots = WeightSnapshots(run.checkpoints, 1)
-            expected = snapshots.average() if scores[-1] == max(scores) else snapshots.best()
+            expected = snapshots.average(snapshots.updates) if scores[-1] == max(scores) else snapshots.best()
             assert all(torch.equal(tensor, expected[name]) for name, tensor in kept.items())
 
     def test_a_plateau_cuts_the_rate(self, file: Path, tmp_path: Path) -> None:
@@ -178,7 +178,8 @@ class TestFit:
         kept = 3 if poisoned == "loss" else 4
         assert len(WeightSnapshots(run.checkpoints, 9).updates) == kept
         assert torch.load(run.last, weights_only=True)["global_step"] == kept
-        assert all(tensor.isfinite().all() for tensor in WeightSnapshots(run.checkpoints, 9).average().values())
+        snapshots = WeightSnapshots(run.checkpoints, 9)
+        assert all(tensor.isfinite().all() for tensor in snapshots.average(snapshots.updates).values())
 
     def test_workers_make_the_same_batches(self, file: Path, tmp_path: Path) -> None:
         for workers in (0, 2):
@@ -235,7 +236,7 @@ class TestFit:
         run = fit(recipe_loader.load_recipe(file, [*settings, "tokenizer.joint=true"]), tmp_path / "run")
         snapshots = WeightSnapshots(run.checkpoints, 2)
         tables = ["encoder.embedding.weight", "decoder.embedding.weight", "decoder.output.weight"]
-        average = snapshots.average()
+        average = snapshots.average(snapshots.updates)
         assert all(torch.equal(average[name], average[tables[0]]) for name in tables)
         model = EncoderDecoder.from_pretrained(run.model)
         once = sum(parameter.nbytes for parameter in model.parameters())

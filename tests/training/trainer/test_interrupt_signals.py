@@ -13,10 +13,10 @@ from torch import nn
 pytest.importorskip("pytorch_lightning")
 
 from regard.training import Run
+from regard.training.own_model.model_settings import ModelRecipe
+from regard.training.own_model.model_task import ModelData, ModelTask
 from regard.training.recipe.recipe_sections import TrainingSection
 from regard.training.trainer.interrupt_signals import SIGNALS, InterruptSignals
-from regard.training.trainer.model_settings import ModelRecipe
-from regard.training.trainer.model_task import ModelData, ModelTask
 
 if TYPE_CHECKING:
     from pathlib import Path

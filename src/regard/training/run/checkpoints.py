@@ -64,9 +64,9 @@ class WeightSnapshots:
                 file.unlink()
                 self._digests.pop(file.name, None)
 
-    def average(self) -> Weights:
-        """The mean of the window, summed in float64, one file at a time."""
-        files = self._window()
+    def average(self, updates: list[int]) -> Weights:
+        """The mean of the weights after these updates, summed in float64, one file at a time."""
+        files = [snapshot_file(self.folder, "update", update) for update in updates]
         total: Weights = {}
         for file in files:
             for name, tensor in _load(file).items():

@@ -35,8 +35,9 @@ def save_final_model(fitting: TrainingModule, trainer: lightning.Trainer) -> Non
     if model is not fitting.model:  # `precision` may have cast the trained one
         model = model.to(next(fitting.model.parameters()).dtype)
     model = model.to(device).eval()
-    model.load_state_dict(fitting.snapshots.average())
-    updates = fitting.snapshots.updates
+    # One process lists the files for all: on a network file system others may see those of a moment ago.
+    updates = trainer.strategy.broadcast(fitting.snapshots.updates)
+    model.load_state_dict(fitting.snapshots.average(updates))
     kept = f"the average of the last {len(updates)} checkpoints" if len(updates) > 1 else "the last checkpoint"
     best, averaged = (standing.best, standing.best_loss), (-math.inf, math.inf)
     if not corpora.validates:

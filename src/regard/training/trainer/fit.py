@@ -120,8 +120,8 @@ def _fit_model(
     resume: bool,
     force: bool,
 ) -> Run:
-    from .model_settings import ModelRecipe
-    from .model_task import ModelData, ModelTask
+    from ..own_model.model_settings import ModelRecipe
+    from ..own_model.model_task import ModelData, ModelTask
 
     recipe: Any = ModelRecipe.of_call(folder, seed, settings, train, validates=valid is not None)
     resume = resume or (restarted() and holds_run(folder))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.nn.parameter import is_lazy
 
-from .model_task import ModelLoss
+from ..own_model.model_task import ModelLoss
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

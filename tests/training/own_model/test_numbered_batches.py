@@ -23,10 +23,10 @@ from torch.utils.data import (
 pytest.importorskip("pytorch_lightning")
 
 from regard.training import fit
+from regard.training.own_model.model_settings import ModelRecipe
+from regard.training.own_model.model_task import ModelTask
+from regard.training.own_model.numbered_batches import LoaderBatches, numbered_batches
 from regard.training.run.learning_curve import learning_curve
-from regard.training.trainer.model_settings import ModelRecipe
-from regard.training.trainer.model_task import ModelTask
-from regard.training.trainer.numbered_batches import LoaderBatches, numbered_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,10 +19,10 @@ from safetensors.torch import load_file
 from regard.decoding import load_model_and_tokenizers
 from regard.json_file import DamagedFileError
 from regard.training import Run, fit
+from regard.training.own_model.model_settings import ModelRecipe
+from regard.training.own_model.model_task import ModelData
 from regard.training.run.checkpoint_manifest import read_checkpoint
 from regard.training.run.learning_curve import learning_curve
-from regard.training.trainer.model_settings import ModelRecipe
-from regard.training.trainer.model_task import ModelData
 
 if TYPE_CHECKING:
     from collections.abc import Callable

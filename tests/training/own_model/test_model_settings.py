@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("pydantic")
 
+from regard.training.own_model.model_settings import ModelRecipe
 from regard.training.recipe.recipe_errors import RecipeError
-from regard.training.trainer.model_settings import ModelRecipe
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,8 +18,8 @@ from ...counted_noun import counted
 from ...models import Loss
 from ..recipe.recipe_writer import recipe_toml
 from ..tasks.task import Task
-from .data_module import DataModule, UpdateBatches
-from .interrupt_signals import ignore_signals
+from ..trainer.data_module import DataModule, UpdateBatches
+from ..trainer.interrupt_signals import ignore_signals
 from .numbered_batches import EpochShare, NumberedBatches, numbered_batches
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Training of a model that the caller wrote: `fit(model, …)`."""
