@@ -42,7 +42,8 @@ import atexit
 import torch.distributed
 from regard.cli import main
 
-atexit.register(lambda: print("in a group at exit:", torch.distributed.is_initialized()))
+# One write: the lines of two processes do not mix.
+atexit.register(lambda: print(f"in a group at exit: {torch.distributed.is_initialized()}\\n", end="", flush=True))
 if __name__ == "__main__":
     main()
 """

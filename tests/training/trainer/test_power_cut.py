@@ -15,12 +15,13 @@ import torch
 
 pytest.importorskip("pytorch_lightning")
 
+from regard.decoding import load_model_and_tokenizers
 from regard.models import EncoderDecoder
 from regard.training import fit
 from regard.training.recipe import recipe_loader
 from regard.training.trainer.lightning_module import TrainingModule
 from tests.support.power_cut import Recording
-from tests.support.tiny_training import measured, recipe_file
+from tests.support.tiny_training import corpus, measured, recipe_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,9 +40,12 @@ CASES = range(PLACES)
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="open files are named by Linux's /proc")
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recording, Path]:
-    """A whole run, every write of it, and a mark `saved` whenever a checkpoint is said to be written."""
+@pytest.fixture(scope="module", params=[False], ids=["run"])
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Recording, Path]:
+    """A whole run, every write of it, and a mark `saved` whenever a checkpoint is said to be written.
+
+    With the parameter True, it is then extended, after a mark `extension`.
+    """
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("recorded")
     recipe = recipe_loader.load_recipe(recipe_file(folder, rows=40), SETTINGS)
@@ -57,8 +61,18 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recording, Path]
     patch.setattr(TrainingModule, "save", saved)
     with recording.recording(patch):
         fit(recipe, folder / "disk" / "run")
+        if request.param:
+            recording.mark("extension")
+            extend(folder / "disk" / "run", folder)
     patch.undo()
     return recording, folder
+
+
+def extend(run: Path, folder: Path) -> None:
+    """Two more updates, and another validation set."""
+    corpus(folder / "other.tsv", 8, seed=5)
+    settings = ["training.updates=8", 'data.valid=["other.tsv"]']
+    fit(recipe_loader.load_recipe(run / "recipe.toml", settings), run, resume=True)
 
 
 def recover(file: Path, run: Path) -> None:
@@ -99,7 +113,34 @@ def test_nothing_is_lost(recorded: tuple[Recording, Path], tmp_path: Path, case:
     recover(folder / "tiny.toml", run)
     straight = folder / "disk" / "run"
     assert measured(run) == measured(straight)
+    assert_same_models(run, straight)
+    shutil.rmtree(tmp_path / "disk")
+
+
+def assert_same_models(run: Path, straight: Path) -> None:
     expected = EncoderDecoder.from_pretrained(straight / "model").state_dict()
     for name, tensor in EncoderDecoder.from_pretrained(run / "model").state_dict().items():
         assert torch.equal(tensor, expected[name]), name
+
+
+@pytest.mark.parametrize("recorded", [True], indirect=True, ids=["extension"])
+@pytest.mark.parametrize("case", CASES)
+def test_an_extension_that_is_cut_has_the_old_model_or_becomes_the_new_one(
+    recorded: tuple[Recording, Path], tmp_path: Path, case: int
+) -> None:
+    """Cut before its first checkpoint: the run can be used, and the same command makes the same model."""
+    recording, folder = recorded
+    kinds = [event.kind for event in recording.events]
+    first = kinds.index("extension")
+    count = kinds.index("saved 8") - first
+    place = first + random.Random(case).randint(1 + case * count // PLACES, (case + 1) * count // PLACES)
+    recording.cut(place, case, tmp_path / "disk")
+    run, straight = tmp_path / "disk" / "run", folder / "disk" / "run"
+    if (run / "data").is_dir():  # while it is replaced, the next start puts it back
+        assert load_model_and_tokenizers.load(run).model.task == "translate"
+    extend(run, folder)
+    assert measured(run) == measured(straight)
+    assert_same_models(run, straight)
+    earlier = (EncoderDecoder.from_pretrained(each / "model-6").state_dict() for each in (run, straight))
+    assert all(torch.equal(one, other) for one, other in zip(*(each.values() for each in earlier), strict=True))
     shutil.rmtree(tmp_path / "disk")
