@@ -39,7 +39,7 @@ ALLOWED = {
     "demo": {"attention", "layers", "models", "data", "decoding", "training", "seeing"},
 }
 FILES = {
-    "atomic_write", "checksums", "counted_noun", "json_file", "plugins", "process_group_exit", "special_tokens",
+    "atomic_write", "checksums", "noun_count", "json_file", "plugins", "process_group_exit", "special_tokens",
     "unknown_words", "validation_sentences",
 }  # fmt: skip
 LATE = {"seeing/capture/recorded_calls.py": {"viewer"}}  # where somebody says show() or to_html(), and not before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any
 
-from .counted_noun import counted
+from .noun_count import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,7 +50,7 @@ def problem_sentence(problem: Any, names: Iterable[str] = ()) -> str:
     if kind in LENGTHS:
         words, name = LENGTHS[kind]
         nouns = ("character",) if kind.startswith("string") else ("entry", "entries")
-        return f"has {counted(len(value), *nouns)}; it should have {words} {_number(context[name])}"
+        return f"has {count_of(len(value), *nouns)}; it should have {words} {_number(context[name])}"
     if kind == "string_pattern_mismatch" and context["pattern"] == r"\S":
         return f"is {shown(value)}; it should have a character that is not a space"
     if kind == "string_pattern_mismatch":

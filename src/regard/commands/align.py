@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..counted_noun import counted
+from ..noun_count import count_of
 from .console import output_console
 from .shared_options import Device, Model, PairColumns, find_device
 from .typer_app import app
@@ -86,7 +86,7 @@ def align(
         warn_unknown_words(alignment.unknown, "what it links there is a guess")
     rate = error_rate(made)
     if rate is not None:
-        linked = counted(sum(x.sure is not None for x in made), "pair")
+        linked = count_of(sum(x.sure is not None for x in made), "pair")
         console.print(f"alignment error rate {rate:.3f}, of {linked}")
     if save_plot is not None:
         typer.echo(f"wrote {save_plot}", err=True)
@@ -114,7 +114,7 @@ def _pairs(
         raise ValueError("--possible are links beside the sure ones: give --links too")
     if len(texts) != 2:
         raise ValueError(
-            f"an alignment is of a sentence and its translation, and {counted(len(texts), 'text')} "
+            f"an alignment is of a sentence and its translation, and {count_of(len(texts), 'text')} "
             f"{'is' if len(texts) == 1 else 'are'} given: "
             'regard align "Where is the library?" "Où est la bibliothèque ?", or --file FILE'
         )

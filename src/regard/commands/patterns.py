@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..counted_noun import counted
+from ..noun_count import count_of
 from .shared_options import Device, ModelName, StateFolder, TrustRemoteCode, find_device
 from .text_input import digest, text_or_lines
 from .typer_app import app
@@ -106,7 +106,7 @@ def patterns(
     console.print(best_heads_table(all_patterns))
     share = all_patterns.sink_share()
     console.print(
-        f"\n{counted(all_patterns.texts, 'text')}; {share:.0%} of the heads give the first token over 0.3: sinks"
+        f"\n{count_of(all_patterns.texts, 'text')}; {share:.0%} of the heads give the first token over 0.3: sinks"
     )
     if save_table is not None:
         all_patterns.table().save(save_table)

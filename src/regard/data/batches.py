@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from ..counted_noun import counted
+from ..noun_count import count_of
 from .batch import BEGIN, END, Batch
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Batches(Dataset[Batch]):
         if tokens is not None and len(width) and width[-1] > tokens:
             long = encoded.rows[self._order[-1]]
             raise ValueError(
-                f"row {long} takes {counted(int(width[-1]), 'token')}, tokens={tokens}; raise it or drop such rows "
+                f"row {long} takes {count_of(int(width[-1]), 'token')}, tokens={tokens}; raise it or drop such rows "
                 "(longest=)"
             )
         most = np.full_like(width, sentences) if tokens is None else tokens // width  # rows of a batch this wide
@@ -103,7 +103,7 @@ class Batches(Dataset[Batch]):
         )
         if not 0 <= start <= len(steps):
             raise ValueError(
-                f"this epoch has {counted(len(steps), 'batch', 'batches')}; it cannot start at batch {start}"
+                f"this epoch has {count_of(len(steps), 'batch', 'batches')}; it cannot start at batch {start}"
             )
         self._steps = [steps[i] for i in random.permutation(len(steps))[start:]]
 

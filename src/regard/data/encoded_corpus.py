@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..atomic_write import replacing_folder
-from ..counted_noun import counted
 from ..json_file import DamagedFileError, read_object
+from ..noun_count import count_of
 from .inverse_document_frequency import inverse_document_frequency
 from .preparation.media_encoder import MediaEncoder
 from .preparation.row_chunk import CHUNK, encode_chunk, known_targets, row_chunks
@@ -168,7 +168,7 @@ class EncodedCorpus:
         """The weight of the corpus that each pair belongs to."""
         if len(weights) != len(self.about.ends):
             raise ValueError(
-                f"{counted(len(weights), 'weight')} for {counted(len(self.about.ends), 'corpus', 'corpora')}"
+                f"{count_of(len(weights), 'weight')} for {count_of(len(self.about.ends), 'corpus', 'corpora')}"
             )
         repeats: Int64[np.ndarray, "pairs"] = np.asarray(weights, np.int64)[
             np.searchsorted(self.about.ends, self.rows, side="right")

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ..counted_noun import counted
+from ..noun_count import count_of
 from .pair import Pair, RowProblem
 from .row_readers import aligned, reader
 
@@ -34,11 +34,11 @@ class BadRowError(ValueError):
 def skipped_rows(reasons: Counter[str]) -> str:
     """How many rows were left out, and why, as a sentence."""
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in reasons.most_common())
-    return f"{counted(reasons.total(), 'row')} skipped" + (f" ({kinds})" if kinds else "")
+    return f"{count_of(reasons.total(), 'row')} skipped" + (f" ({kinds})" if kinds else "")
 
 
 def all_bad_error(skipped: int, first: str) -> ValueError:
-    return ValueError(f"no row is left: {counted(skipped, 'bad row')} skipped; the first: {first}")
+    return ValueError(f"no row is left: {count_of(skipped, 'bad row')} skipped; the first: {first}")
 
 
 class PairReader:
@@ -187,6 +187,6 @@ def _link_problem(links: list[list[str] | None], source: int, target: int) -> Ro
         if ends is None:
             return RowProblem("bad links", f"{link!r:.40} is no link; links look like 0-0 1-2")
         if int(ends[1]) >= source or int(ends[2]) >= target:
-            sizes = f"{counted(source, 'word')} and {counted(target, 'word')}"
+            sizes = f"{count_of(source, 'word')} and {count_of(target, 'word')}"
             return RowProblem("bad links", f"link {link} points past the end: the sides have {sizes}")
     return None

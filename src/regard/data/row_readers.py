@@ -10,7 +10,7 @@ import json
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from ..counted_noun import counted
+from ..noun_count import count_of
 from .pair import RowProblem
 from .streaming.arrow_rows import datasets_folder, is_saved_dataset, parquet
 from .streaming.column_names import column_names, row_cells
@@ -161,7 +161,7 @@ def _at_places(
             yield where, cells
         elif max(places) >= len(cells):
             wanted = f"column {max(places)} was asked for (they count from 0, and {separators} separate them)"
-            yield where, RowProblem("missing column", f"the line has {counted(len(cells), 'column')}, and {wanted}")
+            yield where, RowProblem("missing column", f"the line has {count_of(len(cells), 'column')}, and {wanted}")
         else:
             yield where, [cells[place] for place in places]
 
@@ -178,7 +178,7 @@ def aligned_rows(
     for number, (left, right) in numbered:
         if left is None or right is None:
             short, long = (source, target) if left is None else (target, source)
-            end = counted(number - 1, "line")
+            end = count_of(number - 1, "line")
             reason = f"{short} ends after {end}, {long} does not; line n of each must be one pair"
             yield f"{long}:{number}", RowProblem("differing line counts", reason)
         elif isinstance(left, RowProblem):

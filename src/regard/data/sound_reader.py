@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..counted_noun import counted
+from ..noun_count import count_of
 from .corpora import tones
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _read(source: str) -> tuple[Float[np.ndarray, "samples channels"], int]:
                 )
             length = there - start if length is None else length
             if start + length > there:
-                raise ValueError(f"{source}: the stretch ends past the end: the sound has {counted(there, 'sample')}")
+                raise ValueError(f"{source}: the stretch ends past the end: the sound has {count_of(there, 'sample')}")
             if length > LONGEST * rate:
                 raise ValueError(
                     f"{source} lasts {length / rate:,.0f} seconds; at most {LONGEST:.0f} are read: cut it, or name a "
@@ -134,7 +134,7 @@ def _read(source: str) -> tuple[Float[np.ndarray, "samples channels"], int]:
                 )
             if length * sound.channels > MOST:
                 raise ValueError(
-                    f"{source} holds {length * sound.channels:,} numbers ({counted(sound.channels, 'channel')}, "
+                    f"{source} holds {length * sound.channels:,} numbers ({count_of(sound.channels, 'channel')}, "
                     f"{rate:,} Hz); at most {MOST:,} are read: save it with fewer channels, or at a lower rate"
                 )
             sound.seek(start)
@@ -143,7 +143,7 @@ def _read(source: str) -> tuple[Float[np.ndarray, "samples channels"], int]:
         why = "is damaged or cut short" if rate else "is no sound that can be read (WAV, FLAC, OGG, …)"
         raise ValueError(f"{file} {why}: {error}") from error
     if len(x) < length:
-        raise ValueError(f"{source} is damaged or cut short: of {counted(length, 'sample')} {len(x):,} can be read")
+        raise ValueError(f"{source} is damaged or cut short: of {count_of(length, 'sample')} {len(x):,} can be read")
     if not len(x):
         raise ValueError(f"{source} is empty: it has no samples")
     finite = np.isfinite(x).all(1)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from ..counted_noun import counted
+from ..noun_count import count_of
 from .batch import END, PAD, Batch
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class RandomWindows(_Windows):
         super().__init__(encoded, block, rows)
         if self.tokens <= block:
             raise ValueError(
-                f"the text has {counted(self.tokens, 'token')}, and a window takes {block + 1:,}; give more text, or "
+                f"the text has {count_of(self.tokens, 'token')}, and a window takes {block + 1:,}; give more text, or "
                 "lower data.longest"
             )
         self.rank, self.world, self._seeds = rank, world, (seed, epoch)

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..counted_noun import counted
+from ..noun_count import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -111,7 +111,7 @@ class DynamicBatches:
         """
         if len(texts) > self.room:
             raise TooManyTextsError(
-                f"{counted(len(texts), 'text')}, and the queue of this server has room for {self.room}; send fewer"
+                f"{count_of(len(texts), 'text')}, and the queue of this server has room for {self.room}; send fewer"
             )
         request = QueuedRequest(list(map(QueuedText, texts, lengths or [1] * len(texts))), settings)
         with self._changed:
@@ -123,8 +123,8 @@ class DynamicBatches:
                 self._remove_cancelled()
             if self.waiting + len(texts) > self.room:
                 raise QueueFullError(
-                    f"the server is busy: its queue has {counted(self.waiting, 'text')}, and room for {self.room}; try "
-                    "again later"
+                    f"the server is busy: its queue has {count_of(self.waiting, 'text')}, and room for {self.room}; "
+                    "try again later"
                 )
             self._queue.append(request)
             self._changed.notify()

@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from .. import __version__
-from ..counted_noun import counted
+from ..noun_count import count_of
 from ..viewer.http.application import add_error_handlers
 from ..viewer.http.guard import LOOPBACK, Guard
 from ..viewer.http.responses import json_response
@@ -104,7 +104,7 @@ class Health(BaseModel):
 
 def timeout_reason(request: QueuedRequest, seconds: float) -> str:
     """Why a request has no answer after so long: it was too large, or other requests took the time."""
-    given = f"{request.computed} of {counted(len(request.texts), 'text')} computed within {seconds:.0f} seconds"
+    given = f"{request.computed} of {count_of(len(request.texts), 'text')} computed within {seconds:.0f} seconds"
     if request.larger_than(seconds):
         return f"the request is too large: {given}; send fewer or shorter texts in a request"
     return f"the server is busy with other requests: {given}; try again later"

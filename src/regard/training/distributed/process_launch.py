@@ -7,7 +7,7 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ...counted_noun import counted
+from ...noun_count import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +77,7 @@ def batch_remark(settings: TrainingSection, changed: dict[str, list[Any]]) -> st
         before, after = before * changed.get(f"training.{key}", [new])[0], after * new
     if before == after:
         return None
-    now = counted(after, "batch", "batches")
+    now = count_of(after, "batch", "batches")
     return (
         f"an update takes {now} from here on, and took {before} so far: the product of training.devices, "
         "training.nodes and training.accumulate changed; with the same product the run continues as before"
@@ -132,6 +132,6 @@ def check_processes(settings: TrainingSection) -> None:
         return
     if started != settings.devices * settings.nodes:
         raise ValueError(
-            f"{launcher} started {counted(started, 'process', 'processes')}, and the recipe is for training.devices = "
+            f"{launcher} started {count_of(started, 'process', 'processes')}, and the recipe is for training.devices = "
             f"{settings.devices} on each of training.nodes = {settings.nodes}; make them agree"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...counted_noun import counted
+from ...noun_count import count_of
 from ..run.run_extension import weights_source
 from .warm_start import in_parts
 
@@ -60,7 +60,7 @@ def _count(checkpoint: dict[str, Any]) -> int:
 
 
 def _other_groups(count: int, folder: Path) -> ValueError:
-    groups = counted(count, "group")
+    groups = count_of(count, "group")
     return ValueError(
         f"the checkpoint of {folder} cannot be resumed: its optimizer has {groups} of parameters, and this version "
         "makes one for each part of training.part_rates, where an earlier one made one for each rate. "

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ...counted_noun import counted
 from ...data.label_set import LabelSet
 from ...data.preparation.tokenizer_parts import tokenizer_trainer
 from ...data.tokenizer import Tokenizer
+from ...noun_count import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +44,7 @@ def extended_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], size: int) ->
     room = size - len(known)
     if added and room <= 0:
         raise ValueError(
-            f"the vocabulary has {counted(len(known), 'piece')}, and tokenizer.size = {size:,} leaves no room for the "
+            f"the vocabulary has {count_of(len(known), 'piece')}, and tokenizer.size = {size:,} leaves no room for the "
             f"{len(added):,} that the new corpus needs; raise tokenizer.size"
         )
     added = added[:room]

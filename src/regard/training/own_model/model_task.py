@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from ...atomic_write import write_text
-from ...counted_noun import counted
 from ...models import Loss
+from ...noun_count import count_of
 from ..recipe.recipe_writer import recipe_toml
 from ..tasks.task import Task
 from ..trainer.data_module import DataModule, UpdateBatches
@@ -187,7 +187,7 @@ class ModelData(DataModule):
         needed, there = settings.devices * settings.nodes * settings.accumulate, len(self.train)
         if there < needed:
             raise ValueError(
-                f"an update takes {counted(needed, 'batch', 'batches')} (processes × accumulate), and train has "
+                f"an update takes {count_of(needed, 'batch', 'batches')} (processes × accumulate), and train has "
                 f"{there:,}: give more, or lower accumulate"
             )
 

@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ...counted_noun import counted
+from ...noun_count import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +36,7 @@ def progress_of(activity: str, total: int | None = None) -> Iterator[Callable[[i
         nonlocal done, last
         done += rows
         if (now := time.monotonic()) - last >= REPORT:
-            rows_so_far = counted(done, "row") if total is None else f"{done:,} of {counted(total, 'row')}"
+            rows_so_far = count_of(done, "row") if total is None else f"{done:,} of {count_of(total, 'row')}"
             print(f"{activity}: {rows_so_far} so far", file=sys.stderr, flush=True)
             last = now
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...counted_noun import counted
 from ...data.batch import END, UNKNOWN
 from ...data.label_set import FIRST, quoted
 from ...data.pair_reader import skipped_rows
 from ...data.tokenizer import Tokenizer
+from ...noun_count import count_of
 from ..recipe.data_section import FilesData, StreamData
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def split_remarks(
     unreadable, longest = encoded.about.unreadable, longest_side(data)
     skipped = sum(report.reasons.total() for report in reports) + len(unreadable)
     left_out = (
-        f"; {counted(skipped, 'bad row')} skipped, "
+        f"; {count_of(skipped, 'bad row')} skipped, "
         f"{encoded.about.dropped:,} longer than {_length(task, longest)} left out"
     )
     yield f"{name}: {task.amount(encoded)}{'' if longest is None else left_out}"
@@ -64,8 +64,8 @@ def split_remarks(
             "rows for one: lower it, or name a file in data.valid"
         )
     raise ValueError(
-        f"{split_name(data, name)} holds no usable rows: {counted(skipped, 'bad row')} skipped, "
-        f"and {counted(encoded.about.dropped, 'row')} longer than data.longest = {_length(task, longest)}"
+        f"{split_name(data, name)} holds no usable rows: {count_of(skipped, 'bad row')} skipped, "
+        f"and {count_of(encoded.about.dropped, 'row')} longer than data.longest = {_length(task, longest)}"
         + (f"; the first: {unreadable[0]}" if unreadable else "")
     )
 
@@ -73,7 +73,7 @@ def split_remarks(
 def _length(task: Task, longest: int | None) -> str:
     """`data.longest` with its unit; of sounds both sides count, and a label or a spelling is always the shorter one."""
     count = longest or 0
-    return f"{counted(count, 'frame')} of 10 ms" if task.recipe.source.kind == "sound" else counted(count, "token")
+    return f"{count_of(count, 'frame')} of 10 ms" if task.recipe.source.kind == "sound" else count_of(count, "token")
 
 
 def rare_label_remarks(data: Data, names: list[str], encoded: EncodedCorpus) -> Iterator[str]:
@@ -119,7 +119,7 @@ def split_name(data: Data, split: str) -> str:
     if split == "valid" and isinstance(data, FilesData) and data.hold_out:
         return f"what data.hold_out = {data.hold_out} holds out of data.train"
     if split == "valid" and isinstance(data, StreamData) and not data.valid:
-        return f"data.train (its first {counted(data.valid_pairs, 'pair')}, by data.valid_pairs)"
+        return f"data.train (its first {count_of(data.valid_pairs, 'pair')}, by data.valid_pairs)"
     files = getattr(data, split, None)
     if not isinstance(files, list):
         return f"data.{split}"

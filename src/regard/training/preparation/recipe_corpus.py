@@ -8,7 +8,6 @@ from importlib import import_module
 from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Literal, get_args
 
-from ...counted_noun import counted
 from ...data import Pair, PairReader, TokenizerPair
 from ...data.pair_reader import all_bad_error
 from ...data.preparation.corpus_part import CorpusPart
@@ -16,6 +15,7 @@ from ...data.preparation.hold_out import is_held_out
 from ...data.streaming.arrow_rows import DatasetSplit
 from ...data.streaming.pair_stream import DatasetStream, FileStream, held_out_pairs
 from ...data.text_lines import text
+from ...noun_count import count_of
 from ..recipe.data_section import DigitsData, FilesData, GeneratedData, PhrasesData, PluginData, StreamData, TextData
 from .corpus_paths import VARIABLE, expand_patterns, file_names, folder
 from .separate_splits import require_other_contents, require_other_names
@@ -209,7 +209,7 @@ def _running_text(data: TextData | PhrasesData, split: Split) -> Pair:
     part = whole[:cut] if split == "train" else whole[cut:]
     if not part.strip():
         raise ValueError(
-            f"the text has {counted(len(whole), 'character')}, and none is left for data.{split}; give more text"
+            f"the text has {count_of(len(whole), 'character')}, and none is left for data.{split}; give more text"
         )
     return Pair("nothing", part, 0)
 

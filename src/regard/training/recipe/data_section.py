@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
 
-from ...counted_noun import counted
 from ...data.preparation.line_blocks import BLOCK_LINES
+from ...noun_count import count_of
 from ...plugins import load_plugin, plugin_path, require_own_name
 from .recipe_errors import plugin_error
 
@@ -89,14 +89,14 @@ class FilesData(DataSection):
             )
         if self.weights and len(self.weights) != len(self.train):
             raise ValueError(
-                f"{counted(len(self.weights), 'weight')} for {_corpora(self.train)} in `train`: one for each"
+                f"{count_of(len(self.weights), 'weight')} for {_corpora(self.train)} in `train`: one for each"
             )
         if self.tags and len(self.tags) != len(self.train):
-            raise ValueError(f"{counted(len(self.tags), 'tag')} for {_corpora(self.train)} in `train`: one for each")
+            raise ValueError(f"{count_of(len(self.tags), 'tag')} for {_corpora(self.train)} in `train`: one for each")
         for name, corpora in (("valid", self.valid), ("test", self.test)):
             if self.tags and len(corpora) > len(self.tags):
                 raise ValueError(
-                    f"{counted(len(self.tags), 'tag')} for {_corpora(corpora)} in `{name}`: at most one for each"
+                    f"{count_of(len(self.tags), 'tag')} for {_corpora(corpora)} in `{name}`: at most one for each"
                 )
         return self
 
@@ -304,4 +304,4 @@ Data = Annotated[OwnData, Field(discriminator="kind"), WrapValidator(_plugin_dat
 
 
 def _corpora(names: list[Any]) -> str:
-    return counted(len(names), "corpus", "corpora")
+    return count_of(len(names), "corpus", "corpora")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from ...counted_noun import counted
 from ...models.config_base import UNKNOWN_KIND
+from ...noun_count import count_of
 from ...validation_sentences import UNKNOWN, problem_sentence, shown, unknown_key_sentence
 from .other_names import other_name
 
@@ -43,7 +43,7 @@ class RecipeError(ValueError):
     """All errors of a recipe; the message has a line for each."""
 
     def __init__(self, title: str, lines: list[str]) -> None:
-        super().__init__("\n  ".join([f"{title} has {counted(len(lines), 'error')}:", *lines]))
+        super().__init__("\n  ".join([f"{title} has {count_of(len(lines), 'error')}:", *lines]))
 
 
 def recipe_error(

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ...counted_noun import counted
+from ...noun_count import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,6 +111,6 @@ def _check(captions: Sequence[str], references: Sequence[Sequence[str]]) -> None
     if not captions or len(captions) != len(references) or not all(references):
         raise ValueError(
             "captions are scored against one or more references each: given are "
-            f"{counted(len(captions), 'caption')} and {counted(len(references), 'list')} of references, "
+            f"{count_of(len(captions), 'caption')} and {count_of(len(references), 'list')} of references, "
             f"{sum(not several for several in references)} of them empty"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...counted_noun import counted
+from ...noun_count import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ def error_rate(written: Sequence[Sequence[object]], references: Sequence[Sequenc
     It exceeds 1 where the texts are much longer than the references.
     """
     if len(written) != len(references):
-        given = f"{counted(len(written), 'text')} and {counted(len(references), 'reference')}"
+        given = f"{count_of(len(written), 'text')} and {count_of(len(references), 'reference')}"
         raise ValueError(f"given are {given}; there must be one for each")
     total = sum(map(len, references))
     if not total:

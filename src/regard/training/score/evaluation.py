@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from ...counted_noun import counted
 from ...data import EncodedCorpus, PairReader
 from ...data.label_set import UnknownLabelError
+from ...noun_count import count_of
 from ..preparation.recipe_corpus import read, running
 from ..run.run_folder import RECIPE, Run
 from ..tasks.task import recipe_task
@@ -86,11 +86,11 @@ def _require_short(encoded: EncodedCorpus, pairs: list[Pair], kind: str, longest
     first = too_long[0]
     width, row = int(encoded.widths[first]), pairs[int(encoded.rows[first])]
     if encoded.target_lengths[first] - 1 == width:
-        side = f"the target has {counted(width, 'token')}"
+        side = f"the target has {count_of(width, 'token')}"
     elif kind == "sound":
-        side = f"the sound has {counted(width, 'frame')} of 10 ms"
+        side = f"the sound has {count_of(width, 'frame')} of 10 ms"
     else:
-        side = f"the text has {counted(width, 'token')}"
+        side = f"the text has {count_of(width, 'token')}"
     others = f" ({len(too_long):,} rows are too long)" if len(too_long) > 1 else ""
     raise ValueError(
         f"{row.where or f'row {row.row + 1}'}: {side}, and the model was trained on at most {longest:,} "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...counted_noun import counted
+from ...noun_count import count_of
 from ...seeing.alignment.word_alignment import alignment_error_rate, best_links
 from .gold_links import gold_links, text_words
 from .translation_evaluation import alignments
@@ -49,7 +49,7 @@ def force_align(
     for pair, (sure, possible), weights in zip(pairs, gold, alignments(model, tokenizers, pairs), strict=False):
         if layer is not None and layer >= len(weights):
             raise ValueError(
-                f"layer is {layer}, and this model has {counted(len(weights), 'layer')} of attention, from 0"
+                f"layer is {layer}, and this model has {count_of(len(weights), 'layer')} of attention, from 0"
             )
         source, unknown_source = text_words(tokenizers.source, pair.source)
         target, unknown_target = text_words(tokenizers.target, pair.target)

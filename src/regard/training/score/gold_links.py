@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...counted_noun import counted
 from ...data.batch import UNKNOWN
+from ...noun_count import count_of
 from ...seeing.alignment.word_alignment import parse_links
 from ...seeing.alignment.word_level_weights import join_pieces
 
@@ -46,15 +46,15 @@ def gold_links(pair: Pair, tokenizers: TokenizerPair) -> tuple[Links | None, Lin
         if len(words) != len(spaced):
             numbered = " ".join(f"{number}:{word}" for number, word in enumerate(words))
             raise ValueError(
-                f"{pair.where or 'the pair'} has gold links, and its {name} has {counted(len(spaced), 'word')} between "
-                f"spaces but {counted(len(words), 'word')} of the model: {numbered} – write the {name} with "
+                f"{pair.where or 'the pair'} has gold links, and its {name} has {count_of(len(spaced), 'word')} "
+                f"between spaces but {count_of(len(words), 'word')} of the model: {numbered} – write the {name} with "
                 "these words separated by spaces, and number the links by them"
             )
         sizes.append(len(words))
     for i, j in sorted((sure or set()) | possible):
         if i >= sizes[0] or j >= sizes[1]:
             raise ValueError(
-                f"link {i}-{j} is outside {pair.where or 'the pair'}, which has {counted(sizes[0], 'word')} and "
-                f"{counted(sizes[1], 'word')}: {pair.source} / {pair.target}"
+                f"link {i}-{j} is outside {pair.where or 'the pair'}, which has {count_of(sizes[0], 'word')} and "
+                f"{count_of(sizes[1], 'word')}: {pair.source} / {pair.target}"
             )
     return sure, possible

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from ...counted_noun import counted
+from ...noun_count import count_of
 from ...seeing.drawing.matplotlib_figures import save_curves
 from .evaluation import TaskEvaluation
 from .translation_evaluation import TranslationEvaluation
@@ -95,7 +95,7 @@ def _translation_tables(data: str, scores: TranslationEvaluation, tokenised: boo
     lengths.columns[0].justify = "right"
     for bin in scores.by_length:
         lengths.add_row(bin.name, f"{bin.sentences:,}", f"{bin.bleu:.2f}")
-    yield Text(f"{data}: {counted(scores.sentences, 'sentence')} in {scores.seconds:.1f} s", style="bold")
+    yield Text(f"{data}: {count_of(scores.sentences, 'sentence')} in {scores.seconds:.1f} s", style="bold")
     yield table
     yield Text(f"\n{'tokenised BLEU' if tokenised else 'BLEU'} by length of the source", style="bold")
     yield lengths

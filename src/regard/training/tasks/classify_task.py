@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from ...counted_noun import counted
 from ...models.classifier import Classifier
+from ...noun_count import count_of
 from .task import Task
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class ClassifyTask(Task):
         return model
 
     def amount(self, encoded: EncodedCorpus) -> str:
-        return counted(len(encoded), "example")
+        return count_of(len(encoded), "example")
 
     def answers(self, model: Any, tokenizers: TokenizerPair, pairs: Sequence[Pair]) -> list[str]:
         from ...decoding.classification import classify

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ...counted_noun import counted
 from ...data.text_windows import AdjacentWindows, RandomWindows
+from ...noun_count import count_of
 from .task import Task
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class LanguageModelTask(Task):
         return {"block": block, "rows": self.recipe.training.tokens // block}
 
     def amount(self, encoded: EncodedCorpus) -> str:
-        return counted(len(encoded.target), "token")
+        return count_of(len(encoded.target), "token")
 
     def answers(self, model: Any, tokenizers: TokenizerPair, pairs: Sequence[Pair]) -> list[str]:
         return [""] * len(pairs)  # only the loss is measured

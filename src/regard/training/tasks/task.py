@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 
-from ...counted_noun import counted
 from ...data import Batches
 from ...data.batch import UNKNOWN
 from ...models import EncoderDecoder, MultiDecoder
+from ...noun_count import count_of
 from ...plugins import load_plugin
 from ..recipe.recipe_writer import recipe_toml
 
@@ -129,7 +129,7 @@ class Task(ABC):
 
     def amount(self, encoded: EncodedCorpus) -> str:
         """The size of a corpus, in the units of the task."""
-        return f"{counted(len(encoded), 'pair')}, {counted(len(encoded.target), 'target token')}"
+        return f"{count_of(len(encoded), 'pair')}, {count_of(len(encoded.target), 'target token')}"
 
     def shown(self, score: float) -> str:
         if self.measure == "loss":  # as a score it is negative: higher is better

@@ -12,10 +12,10 @@ import pytorch_lightning as lightning
 from torch.utils.data import DataLoader, Dataset
 
 from ...checksums import check_files
-from ...counted_noun import counted
 from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
 from ...data.pair_reader import BadRowError
 from ...data.preparation.bpe_dropout import BpeDropout
+from ...noun_count import count_of
 from ..preparation.corpus_preparation import VALID_PAIRS, CorpusPreparation
 from ..preparation.data_settings_file import settings_changed
 from ..preparation.recipe_corpus import pair_stream
@@ -153,7 +153,7 @@ class DataModule(lightning.LightningDataModule):
         if recipe.base_task != "write" and self.updates.epoch_length == 1:
             self.say(
                 f"every update is an epoch: training.tokens = {recipe.training.tokens:,} has room for the whole "
-                f"corpus, {counted(len(self.train), 'pair')}"
+                f"corpus, {count_of(len(self.train), 'pair')}"
             )
 
     def train_dataloader(self) -> DataLoader[list[Batch]]:

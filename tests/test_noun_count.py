@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from regard.counted_noun import counted
+from regard.noun_count import count_of
 from tests.support.paths import ROOT
 
 NOUNS = (
@@ -26,16 +26,16 @@ ALWAYS_SEVERAL = {
 
 @pytest.mark.parametrize(("count", "expected"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows"), (1500, "1,500 rows")])
 def test_the_noun_agrees_with_its_number(count: int, expected: str) -> None:
-    assert counted(count, "row") == expected
+    assert count_of(count, "row") == expected
 
 
 def test_a_plural_of_its_own() -> None:
-    assert [counted(n, "corpus", "corpora") for n in (1, 2)] == ["1 corpus", "2 corpora"]
+    assert [count_of(n, "corpus", "corpora") for n in (1, 2)] == ["1 corpus", "2 corpora"]
 
 
 @pytest.mark.parametrize("package", ["training", "data"])
 def test_no_message_has_a_plural_for_any_number(package: str) -> None:
-    """A value in an f-string before a plural is a constant, or its noun is written by `counted`."""
+    """A value in an f-string before a plural is a constant, or its noun is written by `count_of`."""
     wrong = []
     for path in sorted((ROOT / "src" / "regard" / package).rglob("*.py")):
         nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))

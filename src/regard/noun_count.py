@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 
-def counted(count: int, noun: str, plural: str | None = None) -> str:
+def count_of(count: int, noun: str, plural: str | None = None) -> str:
     """The count with the noun in the singular or the plural, which ends in s unless given."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
