@@ -75,7 +75,7 @@ def test_pairs_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         ((SOURCE, TARGET, "--links", "9-0"), "link 9-0 is outside the pair"),
         ((SOURCE, TARGET, "--possible", "0-0"), "give --links too"),
         ((SOURCE, " "), "has an empty side"),
-        ((SOURCE, TARGET, "--layer", "3"), "layer is 3, and this model has 1 layers"),
+        ((SOURCE, TARGET, "--layer", "3"), "layer is 3, and this model has 1 layer"),
         ((SOURCE, TARGET, "--columns", "0,1"), "--columns describes a --file"),
         ((SOURCE, TARGET, "--model", "shakespeare-transformer"), "is a model for `regard generate`"),
         ((SOURCE, TARGET, "--model", "phrasebook-seq2seq-en-fr"), "this model has no attention, so it aligns nothing"),

@@ -83,6 +83,6 @@ columns = ["file", "label"]
     shown = typed("train", "mine.toml", *QUICK, "--out", "runs/mine")
     assert "collecting the labels" in shown
     assert "vocabulary" not in shown
-    assert "longer than 1000 frames of 10 ms left out" in shown
+    assert "longer than 1,000 frames of 10 ms left out" in shown
     output = typed("classify", "--model", "runs/mine", "sounds/3.wav")
     assert "low" in output or "high" in output
