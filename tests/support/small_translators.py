@@ -66,6 +66,17 @@ def small_translator(size: int, encoder: str = "rnn", decoder: str = "bahdanau")
     return made.eval()
 
 
+def with_sharp_logits(model: EncoderDecoder) -> EncoderDecoder:
+    """Random weights with logits far apart, and norms and biases that differ from one place to the next."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(1.5)
+            else:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.eval()
+
+
 def save_run(folder: Path) -> Path:
     """A run as `regard train` leaves it."""
     tokenizers = text_tokenizers()

@@ -30,6 +30,7 @@ from regard.models import (
     TransformerDecoderConfig,
     TransformerEncoderConfig,
 )
+from tests.support.small_translators import with_sharp_logits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,13 +72,7 @@ def transformer(size: int, *, norm: str = "pre", tied: str = "none", seed: int =
             size, size, TransformerEncoderConfig(**sizes), TransformerDecoderConfig(**sizes), tied=tied
         )
     )
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(1.5)
-            else:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model.eval()
+    return with_sharp_logits(model)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])

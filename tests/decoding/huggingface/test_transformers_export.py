@@ -28,6 +28,7 @@ from regard.models import (
     TransformerDecoderConfig,
     TransformerEncoderConfig,
 )
+from tests.support.small_translators import with_sharp_logits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,17 +49,6 @@ def separate() -> TokenizerPair:
     return TokenizerPair(source, Tokenizer.train("bpe", 130, [pair.target for pair in PAIRS]))
 
 
-def _varied(model: EncoderDecoder) -> EncoderDecoder:
-    """Random, but sharp: logits far apart, and norms and biases that differ from one place to the next."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(1.5)
-            else:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model.eval()
-
-
 def _translator(tokenizers: TokenizerPair, tied: str = "none", **part: Any) -> EncoderDecoder:
     torch.manual_seed(0)
     sides = (
@@ -66,14 +56,14 @@ def _translator(tokenizers: TokenizerPair, tied: str = "none", **part: Any) -> E
         TransformerDecoderConfig(**{**SIZES, "heads": 2, **part}),
     )
     sizes = tokenizers.source_size, len(tokenizers.target)
-    return _varied(EncoderDecoder(EncoderDecoderConfig(*sizes, *sides, tied=tied, longest=96)))  # type: ignore[arg-type]
+    return with_sharp_logits(EncoderDecoder(EncoderDecoderConfig(*sizes, *sides, tied=tied, longest=96)))  # type: ignore[arg-type]
 
 
 def _language_model(tokenizers: TokenizerPair, **part: Any) -> EncoderDecoder:
     torch.manual_seed(0)
     decoder = TransformerDecoderConfig(**{**SIZES, **part})
     config = EncoderDecoderConfig(0, len(tokenizers.target), NoEncoderConfig(), decoder, longest=128)
-    return _varied(EncoderDecoder(config))
+    return with_sharp_logits(EncoderDecoder(config))
 
 
 def _translations(folder: Path, texts: list[str], **how: Any) -> list[list[int]]:
