@@ -6,7 +6,7 @@ test("numbers with the digits they have", () => {
   assert.deepEqual([0.0312, 2e-5, 0, 12.34, 123456, NaN].map(number), ["0.031", "2.0e-5", "0", "12.3", "1.2e+5", "–"]);
   assert.deepEqual([0, 0.25, 0.0001234].map(exact), ["0", "0.25000", "1.234e−4"]);
   assert.equal(count(1234567), "1,234,567");
-  assert.deepEqual([count_of(1, "head"), count_of(12, "head")], ["1 head", "12 heads"]);
+  assert.deepEqual([counted(1, "head"), counted(12, "head")], ["1 head", "12 heads"]);
 });
 
 test("numbers within bounds", () => {

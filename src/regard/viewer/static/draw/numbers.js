@@ -18,7 +18,7 @@ export function exact(weight) {
 }
 
 /** 1, "head" → "1 head"; 2, "head" → "2 heads". */
-export function count_of(n, noun) {
+export function counted(n, noun) {
   return `${n} ${noun}${n === 1 ? "" : "s"}`;
 }
 

@@ -247,7 +247,7 @@ class Generation {
     this.lookedTitle.textContent = signed ? `Contributed to ${this.answerChoice.name}` : "It looked at";
     this.charted.textContent = signed ? CHARTED_CONTRIBUTIONS : CHARTED;
     const [what, from] = signed ? ["Sum", number(-most)] : ["Mean", "0"];
-    this.scale.textContent = `${what} over ${count_of(this.active.length, "head")}; colours from ${from} to ${number(most)} (square-root scale).`;
+    this.scale.textContent = `${what} over ${counted(this.active.length, "head")}; colours from ${from} to ${number(most)} (square-root scale).`;
     this.strongest.replaceChildren(...strongestKeys(this, weights));
     const read = this.trace.sides[this.call.query_side] ?? [];
     this.next.show(read.slice(0, row + 1), label);

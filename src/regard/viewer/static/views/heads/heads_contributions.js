@@ -24,7 +24,7 @@ export function contributionSummary(view, focus, links, bring) {
       : `To ${view.answerChoice.name}, from ${names.join(", ")}`;
   return [
     el("div.aside-title", {}, el("h2", {}, title), ...clearButton(view)),
-    el("p.quietly", {}, `sum over ${count_of(view.active.length, "head")}; + adds to the score, − takes from it`),
+    el("p.quietly", {}, `sum over ${counted(view.active.length, "head")}; + adds to the score, − takes from it`),
     el(
       "div.bars",
       {},

@@ -176,7 +176,7 @@ function layerFindings(view) {
 
 function measured(view, side, tokens) {
   const { active } = view;
-  const heads = active.length === 1 ? `weights of head ${active[0]}` : `mean over ${count_of(active.length, "head")}`;
+  const heads = active.length === 1 ? `weights of head ${active[0]}` : `mean over ${counted(active.length, "head")}`;
   if (side === "query") return tokens > 1 ? `${heads} and ${tokens} tokens` : heads;
   const long = view.rows.dense ? "" : `, of the queries in view and their ${STRONGEST} strongest keys`;
   return `${heads}${tokens > 1 ? `, sum of ${tokens} tokens` : ""}${long}`;
@@ -200,7 +200,7 @@ export function legend(view, queries, links) {
   ];
   return [
     el("h2", { title: call.name }, layerTitle(view.trace, call)),
-    el("p.quietly", {}, `${call.kind}-attention, ${count_of(call.heads, "head")}, ${call.queries} × ${call.keys}`),
+    el("p.quietly", {}, `${call.kind}-attention, ${counted(call.heads, "head")}, ${call.queries} × ${call.keys}`),
     el("p", {}, `${links.length.toLocaleString("en")} links drawn.${share}`),
     ...layerFindings(view).map(({ text, meaning }) => el("p.finding", { title: meaning }, text)),
     ...notes.filter(Boolean).map((words) => el("p", {}, words)),

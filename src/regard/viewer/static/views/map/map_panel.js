@@ -185,13 +185,13 @@ export class MapPanel {
       rotatedText(pen, text, x, y, angle);
     };
     pen.textAlign = "right";
-    for (const row of count_of(ends[0].row, ends[1].row, this.call.queries, step.row)) {
+    for (const row of counted(ends[0].row, ends[1].row, this.call.queries, step.row)) {
       const y = this.at(0, row + 0.5)[1];
       if (y >= area.y && y <= area.y + area.height)
         write(this.name(this.sides.query, row, step.row), row === cross?.row || row === chosen, area.x - 8, y, 0);
     }
     pen.textAlign = "left";
-    for (const column of count_of(ends[0].column, ends[1].column, this.call.keys, step.column)) {
+    for (const column of counted(ends[0].column, ends[1].column, this.call.keys, step.column)) {
       const x = this.at(column + 0.5, 0)[0];
       if (x >= area.x && x <= area.x + area.width)
         write(this.name(this.sides.key, column, step.column), column === cross?.column, x, area.y - 8, -Math.PI / 3);
@@ -262,7 +262,7 @@ function span(from, to, count, reach) {
 }
 
 /** Every step-th number in sight. */
-function count_of(from, to, count, step) {
+function counted(from, to, count, step) {
   const first = Math.max(0, Math.floor(from / step));
   const last = Math.min(Math.ceil(count / step) - 1, Math.floor(to / step));
   return Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => (first + i) * step);

@@ -113,7 +113,7 @@ export class HeadDetails {
     this.answer.show("");
     this.root.replaceChildren(
       el("h2", {}, this.context.trace.model || "Model"),
-      el("p", {}, `${count_of(this.context.trace.calls.length, "layer")}, ${count_of(heads, "head")}.`),
+      el("p", {}, `${counted(this.context.trace.calls.length, "layer")}, ${counted(heads, "head")}.`),
       el(
         "p.quietly",
         {},
