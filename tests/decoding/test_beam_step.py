@@ -30,7 +30,7 @@ def test_parts_of_a_batch_change_nothing(decoder: str, monkeypatch: pytest.Monke
     sizes: list[int] = []
     choices = beam_step.choices
 
-    def count_of(beam: Beam, *arguments: object, **options: bool) -> object:
+    def counted(beam: Beam, *arguments: object, **options: bool) -> object:
         sizes.append(len(beam.tokens))
         return choices(beam, *arguments, **options)  # type: ignore[arg-type]
 

@@ -82,7 +82,7 @@ def test_tokens_come_as_they_are_drawn(tokenizer: Tokenizer, monkeypatch: pytest
     model, steps = writer(tokenizer, longest=300), 0
     real = type(model.decoder).step
 
-    def count_of(*given: object, **also: object) -> object:
+    def counted(*given: object, **also: object) -> object:
         nonlocal steps
         steps += 1
         return real(*given, **also)

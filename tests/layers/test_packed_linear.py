@@ -33,7 +33,7 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts the products with a packed matrix."""
     calls, product = [0], packed_linear.product
 
-    def count_of(*arguments: torch.Tensor) -> torch.Tensor:
+    def counted(*arguments: torch.Tensor) -> torch.Tensor:
         calls[0] += 1
         return product(*arguments)
 

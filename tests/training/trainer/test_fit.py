@@ -121,7 +121,7 @@ class TestFit:
 
         count = 0
 
-        def count_of(*arguments: Any) -> tuple[float, float]:
+        def counted(*arguments: Any) -> tuple[float, float]:
             nonlocal count
             count += 1
             return validate(*arguments)

@@ -194,7 +194,7 @@ def test_when_the_client_goes_the_work_ends(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(tile_pyramid, "BAND", 64_000)
     walk, count = TilePyramid.pool_band, 0
 
-    def count_of(self: TilePyramid, band: int) -> None:
+    def counted(self: TilePyramid, band: int) -> None:
         nonlocal count
         count += 1
         walk(self, band)

@@ -113,7 +113,7 @@ def test_the_largest_are_looked_for_a_few_rows_at_a_time(monkeypatch: pytest.Mon
     worker, jobs = app.state.jobs.worker, 0
     submit = worker.submit
 
-    def count_of(*given: Any) -> Future[Any]:
+    def counted(*given: Any) -> Future[Any]:
         nonlocal jobs
         jobs += 1
         return submit(*given)

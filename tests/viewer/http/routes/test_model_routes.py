@@ -195,7 +195,7 @@ def test_when_the_client_goes_the_model_stops(monkeypatch: pytest.MonkeyPatch) -
     app, decoder = create_app(library), library.loaded(model).model.decoder
     step, count, third = decoder.step, 0, threading.Event()
 
-    def count_of(*given: Any, **more: Any) -> Any:
+    def counted(*given: Any, **more: Any) -> Any:
         nonlocal count
         count += 1
         if count == 3:
