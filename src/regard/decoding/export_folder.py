@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from ..atomic_write import replacing_folder, write_text
 from ..json_file import DamagedFileError, read_object
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-Engine = Literal["ctranslate2", "onnx", "transformers"]
-FILES: dict[Engine, str] = {
+    from ..models.config_base import ExportEngine
+
+FILES: dict[ExportEngine, str] = {
     "ctranslate2": "model.bin",
     "onnx": "onnx.json",
     "transformers": "generation_config.json",
@@ -27,7 +28,7 @@ RECORD, KEY = "export.json", "weights_sha256"
 """The record of the weights, and its key. Exports of earlier versions have none."""
 
 
-def require_free(folder: str | os.PathLike[str], engine: Engine, *, force: bool) -> Path:
+def require_free(folder: str | os.PathLike[str], engine: ExportEngine, *, force: bool) -> Path:
     """The folder, if nothing is there, or with `force` another export for this engine."""
     folder = Path(folder)
     if not folder.exists() and not folder.is_symlink():
@@ -65,12 +66,12 @@ def is_outdated(folder: Path, model: Path) -> bool:
     return recorded is not None and weights.is_file() and weights_sha256(weights) != recorded
 
 
-def run_exports(run: Path) -> dict[Engine, Path]:
+def run_exports(run: Path) -> dict[ExportEngine, Path]:
     """The exports in the folder of a run, where `regard export` writes them by default."""
     return {engine: run / engine for engine, file in FILES.items() if (run / engine / file).is_file()}
 
 
-def outdated_exports(run: Path, model: Path) -> dict[Engine, Path]:
+def outdated_exports(run: Path, model: Path) -> dict[ExportEngine, Path]:
     """Those of other weights than the model's, or with a record that cannot be read."""
     outdated = {}
     for engine, folder in run_exports(run).items():
