@@ -489,7 +489,7 @@ LONG = 64
 
 
 def compact(value: Any) -> Any:
-    """Long lists of numbers become random sums of them, which change when one of them does; long texts their beginning."""
+    """Long lists of numbers become random sums of them, which change when one does; long texts their beginning."""
     if isinstance(value, dict):
         return {key: compact(x) for key, x in value.items()}
     if isinstance(value, list) and len(value) > LONG and (x := numbers(value)) is not None:
