@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ..data import TokenizerPair
     from ..models.pretrained_model import PretrainedModel
-    from .beam_search import SearchSettings
+    from .beam import SearchSettings
 
 PrecisionName = Literal["float32", "bfloat16"]
 SHIPPED = Path(__file__).parent.parent / "shipped"
