@@ -75,10 +75,8 @@ def test_a_damaged_record_counts_as_outdated(run: Path) -> None:
         load_model_and_tokenizers.load(run, engine="ctranslate2")
 
 
-@pytest.mark.parametrize("engine", ["ctranslate2", "onnx", "transformers"])
+@pytest.mark.parametrize("engine", ["ctranslate2", "onnx"])
 def test_force_replaces_an_export_and_nothing_else(run: Path, tmp_path: Path, engine: str) -> None:
-    if engine == "transformers":
-        pytest.importorskip("transformers")
     out = tmp_path / "out"
     words = ["export", str(run), "--to", engine, "--out", str(out)]
     command(*words)

@@ -1,4 +1,4 @@
-"""Models that ONNX, CTranslate2 or transformers cannot run are refused with a sentence, before anything is written."""
+"""Models that ONNX or CTranslate2 cannot run are refused with a sentence, before anything is written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ pytest.importorskip("typer")
 from regard import cli
 from regard.data import LabelSet, Tokenizer, TokenizerPair
 from regard.decoding import export_ctranslate2
-from regard.decoding.huggingface import export_transformers
 from regard.decoding.onnx import export_onnx
 from regard.models import (
     Classifier,
@@ -70,10 +69,9 @@ def several_decoders() -> MultiDecoder:
     return MultiDecoder(MultiDecoderConfig(WORDS, WORDS, ENCODER, DECODER, tags=[4, 5]))
 
 
-@pytest.mark.parametrize("export", [export_ctranslate2, export_transformers])
-def test_several_decoders(export: Any, tmp_path: Path) -> None:
+def test_several_decoders(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"several decoders, here 2, is not exported to .*; export it with --to onnx"):
-        export(several_decoders(), TokenizerPair(TEXT, TEXT), tmp_path / "out")
+        export_ctranslate2(several_decoders(), TokenizerPair(TEXT, TEXT), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -101,13 +99,19 @@ def test_a_transformer_of_a_plugin(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("engine", ["ctranslate2", "transformers"])
-def test_the_command(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     several_decoders().save_pretrained(tmp_path / "model")
     TokenizerPair(TEXT, TEXT).save(tmp_path / "model")
     for model, expected in ((str(tmp_path / "model"), "several decoders"), ("opinions-lstm", "classifier")):
-        words = ["regard", "export", model, "--to", engine, "--out", str(tmp_path / "out")]
+        words = ["regard", "export", model, "--to", "ctranslate2", "--out", str(tmp_path / "out")]
         monkeypatch.setattr(sys, "argv", words)
         with pytest.raises(SystemExit) as left:
             cli.main()
         assert expected in str(left.value.code)
+
+
+def test_folders_for_transformers_are_not_written_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for engine, expected in (("transformers", "--to ctranslate2 or --to onnx"), ("tflite", "one of ctranslate2, onnx")):
+        monkeypatch.setattr(sys, "argv", ["regard", "export", "opinions-lstm", "--to", engine, "--out", str(tmp_path)])
+        with pytest.raises(SystemExit, match=expected):
+            cli.main()

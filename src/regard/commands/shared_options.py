@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from ..decoding.beam_search import SearchSettings
+    from ..decoding.beam import SearchSettings
     from ..decoding.load_model_and_tokenizers import Pretrained
 
 BEAMS = 1000  # memory grows with beams × vocabulary, and no search gains from more

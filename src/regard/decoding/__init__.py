@@ -1,7 +1,7 @@
 """Decoding: greedy and beam search, sampling, translation, text generation, classification, export."""
 
-from .beam_search import search as search
-from .beam_state import Hypothesis as Hypothesis
+from .beam import Hypothesis as Hypothesis
+from .beam import search as search
 from .ctranslate2 import CTranslate2 as CTranslate2
 from .ctranslate2 import export_ctranslate2 as export_ctranslate2
 from .ensemble import Ensemble as Ensemble

@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
     from ..models.config_base import ExportEngine
 
-FILES: dict[ExportEngine, str] = {
-    "ctranslate2": "model.bin",
-    "onnx": "onnx.json",
-    "transformers": "generation_config.json",
-}
+FILES: dict[ExportEngine, str] = {"ctranslate2": "model.bin", "onnx": "onnx.json"}
 """A file that every export for an engine has."""
 RECORD, KEY = "export.json", "weights_sha256"
 """The record of the weights, and its key. Exports of earlier versions have none."""

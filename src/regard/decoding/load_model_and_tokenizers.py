@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ..data import TokenizerPair
     from ..models.pretrained_model import PretrainedModel
-    from .beam_search import SearchSettings
+    from .beam import SearchSettings
 
 PrecisionName = Literal["float32", "bfloat16"]
 SHIPPED = Path(__file__).parent.parent / "shipped"
@@ -26,7 +26,6 @@ DEFAULT = "tatoeba-transformer-en-fr"
 RECIPE, DATA = "recipe.toml", "data"  # of a run
 EARLIER = re.compile(r"model-[0-9]+(-[0-9]+)?")
 """The names of the models that a run had before it was extended."""
-ATTEMPTS = 5  # to load a snapshot of a run that is being trained
 COMMANDS = {"write": "generate", "spell": "classify"}  # by task; the other tasks have the names of their commands
 
 
@@ -75,17 +74,15 @@ def load(
     if exported and precision != "float32":
         raise ValueError(f"precision {precision} is for the engine torch; ctranslate2 has that of its export")
     model: Any
-    folder: Path
-    run: Path | None
     if exported:
         from .ctranslate2 import CTranslate2
 
-        snapshot, (folder, run) = None, _exported(Path(name))
-        tokenizers = TokenizerPair.load(folder)
-        model = CTranslate2(folder, tokenizers, device)
+        place = _exported(Path(name))
+        tokenizers = TokenizerPair.load(place.folder)
+        model = CTranslate2(place.folder, tokenizers, device)
     else:
-        model, snapshot, folder, run = _load_weights(name)
-        tokenizers = TokenizerPair.load(folder if snapshot is None else Path(name) / DATA)
+        model, place = _load_torch(name)
+        tokenizers = TokenizerPair.load(place.folder if place.snapshot is None else Path(name) / DATA)
         model = model.to(device)
     if wanted and model.task not in wanted:
         command = COMMANDS.get(model.task, model.task)
@@ -94,8 +91,9 @@ def load(
         if model.task != "translate":
             raise ValueError(f"precision bfloat16 is for translators; {name} is none: use float32")
         model = model.bfloat16()
-    recipe, update = _recipe(run), None if snapshot is None else _say_update(name, snapshot)
-    return Pretrained(model, tokenizers, folder, run, _search(recipe, run), update, _tags(recipe, tokenizers))
+    recipe, run = _recipe(place.run), place.run
+    update = None if place.snapshot is None else _say_update(name, place.snapshot)
+    return Pretrained(model, tokenizers, place.folder, run, _search(recipe, run), update, _tags(recipe, tokenizers))
 
 
 def load_ensemble(
@@ -137,28 +135,28 @@ def find(name: str | Path) -> tuple[Path, Path | None]:
     raise ValueError(f"no model is called {name}{rest} the folder of a run or of a model{ready}")
 
 
-def _load_weights(name: str | Path) -> tuple[PretrainedModel, Path | None, Path, Path | None]:
-    """A model, the snapshot that its weights are of where the run is not finished, its folder, and that of its run.
+@dataclass(frozen=True)
+class Place:
+    """Where a model is read from: the folder of its config.json, its run, and the snapshot of an unfinished run."""
 
-    A run that is being trained removes its snapshots as it writes better ones: where that happens to the one that is
-    being loaded, those there are then are loaded, or the model, if the run has been finished.
-    """
+    folder: Path
+    run: Path | None
+    snapshot: Path | None = None
+
+
+def _load_torch(name: str | Path) -> tuple[PretrainedModel, Place]:
     from ..models import load as load_model
 
-    for _ in range(ATTEMPTS):
-        snapshot = best_snapshot(Path(name))
-        if snapshot is None:
-            folder, run = find(name)
-            return load_model(folder), None, folder, run or enclosing_run(folder)
-        try:
-            return load_model(snapshot.parent, snapshot.name), snapshot, snapshot.parent, Path(name)
-        except (ValueError, OSError):
-            if snapshot.exists():
-                raise
-    raise ValueError(
-        f"{name} is being trained, and its snapshots were removed {ATTEMPTS} times while they were loaded: try again, "
-        "or when the run is finished"
-    )
+    snapshot = best_snapshot(Path(name))
+    if snapshot is None:
+        folder, run = find(name)
+        return load_model(folder), Place(folder, run or enclosing_run(folder))
+    try:
+        return load_model(snapshot.parent, snapshot.name), Place(snapshot.parent, Path(name), snapshot)
+    except (ValueError, OSError):
+        if snapshot.exists():
+            raise
+    raise ValueError(f"{name} is being trained, and its weights were replaced while they were loaded: try again")
 
 
 def best_snapshot(run: Path) -> Path | None:
@@ -227,12 +225,12 @@ def enclosing_run(model: Path) -> Path | None:
     return model.parent if model.name == whole.name else whole.parent
 
 
-def _exported(name: Path) -> tuple[Path, Path | None]:
+def _exported(name: Path) -> Place:
     """A folder that `regard export` wrote, or the default one for this model, if it is of the model's weights."""
     from ..models.pretrained_model import read
 
     if (name / "model.bin").is_file():
-        return name, None
+        return Place(name, None)
     folder, run = find(name)
     written = export_folder(folder, run, "ctranslate2")
     if not written.is_dir():
@@ -249,7 +247,7 @@ def _exported(name: Path) -> tuple[Path, Path | None]:
             f"{written} was exported from other weights than those of {folder}, which was trained or replaced since: "
             f"export it again with: regard export {name} --force"
         )
-    return written, run or enclosing_run(folder)
+    return Place(written, run or enclosing_run(folder))
 
 
 def shipped() -> list[str]:

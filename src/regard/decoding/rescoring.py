@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..data import Batches, EncodedCorpus, Pair
-from .beam_state import Ranking
+from .beam import Ranking
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

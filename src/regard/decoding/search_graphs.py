@@ -21,16 +21,14 @@ from torch.nn.modules import module as torch_modules
 from ..attention.listeners import listeners
 from ..models.annotations import Annotations
 from ..models.decoders.decoder import Decoder
-from .beam_state import Beam, History
-from .beam_step import BeamLoop
+from .beam import STEPS, Beam, BeamLoop, History
 
 if TYPE_CHECKING:
     from jaxtyping import Int
     from torch import Tensor
 
-    from .beam_state import Hypothesis, Ranking
+    from .beam import Hypothesis, Ranking
 
-STEPS = 8  # of a graph
 SHAPES = 16  # that are kept for each decoder; the one that was used longest ago is dropped
 BYTES = 2 << 30  # of GPU memory that the recordings of a decoder may hold
 PLACES = 8  # places of the source are rounded up to a multiple of this
@@ -68,23 +66,10 @@ class SearchShape:
     sizes: tuple[tuple[int, ...] | None, ...]  # of the tensors of the annotations
     dtype: torch.dtype
     parameters: tuple[int, ...]  # where they are: a graph reads them there
-    flags: tuple[Any, ...]  # settings of PyTorch that decide which kernels run
     steps: int
     beams: int
     best: int
     ranking: Ranking
-
-
-def _flags() -> tuple[Any, ...]:
-    attention = torch.backends.cuda
-    return (
-        torch.get_float32_matmul_precision(),
-        torch.are_deterministic_algorithms_enabled(),
-        attention.flash_sdp_enabled(),
-        attention.mem_efficient_sdp_enabled(),
-        attention.math_sdp_enabled(),
-        attention.cudnn_sdp_enabled(),
-    )
 
 
 class SearchGraphs:
@@ -92,7 +77,6 @@ class SearchGraphs:
 
     def __init__(self) -> None:
         self._recordings: OrderedDict[SearchShape, _Recording | None] = OrderedDict()
-        self._too_large: set[SearchShape] = set()
         self._lock = Lock()  # a recording has one set of buffers
         self._pool: Any = None
 
@@ -115,7 +99,6 @@ class SearchGraphs:
             tuple(None if x is None else tuple(x.shape) for x in tensors),
             annotations.vectors.dtype,
             tuple(x.data_ptr() for x in (*decoder.parameters(), *decoder.buffers())),
-            _flags(),
             steps,
             beams,
             best,
@@ -129,7 +112,7 @@ class SearchGraphs:
 
     def _history(self, shape: SearchShape, decoder: Decoder[Any], annotations: Annotations, limits: Tensor) -> History:
         known, recording = shape in self._recordings, self._recordings.pop(shape, None)
-        if not known or shape in self._too_large:  # this run also compiles and initialises what a recording needs
+        if not known:  # this run also compiles and initialises what a recording needs
             self._recordings[shape] = None
             return _Loop(annotations, limits, shape).run(decoder)
         if recording is None:
@@ -137,15 +120,11 @@ class SearchGraphs:
             recording = _Recording(_Loop(annotations, limits, shape), self._pool)
         history = recording.run(decoder, annotations, limits)
         self._recordings[shape] = recording  # last, and only now: a recording that failed is not kept
-        if recording.bytes > BYTES:
-            self._too_large.add(shape)
-            self._recordings[shape] = None
         return history
 
     def _drop_oldest(self) -> None:
         while len(self._recordings) > SHAPES or sum(x.bytes for x in self._recordings.values() if x) > BYTES:
-            shape, _ = self._recordings.popitem(last=False)
-            self._too_large.discard(shape)
+            self._recordings.popitem(last=False)
 
 
 _graphs: WeakKeyDictionary[Decoder[Any], SearchGraphs] = WeakKeyDictionary()

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..data.batch import END, UNKNOWN
-from .beam_search import decode_steps
-from .beam_state import Beam, Ranking
+from .beam import Beam, Ranking, decode_steps
 from .source_batches import no_text
 
 if TYPE_CHECKING:

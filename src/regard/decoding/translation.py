@@ -10,8 +10,7 @@ import torch
 
 from ..data.batch import END, UNKNOWN
 from ..models import EncoderDecoder
-from .beam_search import search
-from .beam_state import Hypothesis
+from .beam import Hypothesis, search
 from .ensemble import Ensemble
 from .source_batches import batches, stacked, windows
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..data import TokenizerPair
-    from .beam_search import SearchSettings
+    from .beam import SearchSettings
     from .source_batches import Source
 
 ON_CPU, ON_GPU = 2048, 16384  # source tokens of a batch

@@ -94,8 +94,6 @@ class ClassifierConfig(Config):
         """Why a model of this class is not exported to an engine; the exporter checks the kind of its encoder."""
         if engine == "ctranslate2":
             return "CTranslate2 runs translators, and this model is a classifier; export it with --to onnx"
-        if engine == "transformers":
-            return "transformers has no classifier with attention as its pooling; export this one with --to onnx"
         if (plugin := getattr(self.head, "kind", None)) is not None:
             return (
                 f"a head of kind {plugin!r} is not exported to ONNX; exported are heads without a kind, which is for "

@@ -15,7 +15,7 @@ CellKind = Literal["gru", "lstm"]
 NormPlace = Literal["pre", "post", "none"]
 PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi", "none"]
 SequenceSource = Literal["text", "sound"]
-ExportEngine = Literal["ctranslate2", "onnx", "transformers"]
+ExportEngine = Literal["ctranslate2", "onnx"]
 TaskName = Literal["translate", "write", "classify", "caption", "spell"]
 
 SOURCES: dict[TaskName, tuple[str, ...]] = {

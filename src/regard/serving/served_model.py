@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..decoding import classification, load_model_and_tokenizers, translate, translation
-from ..decoding.beam_search import limits
+from ..decoding.beam import limits
 from ..decoding.classification import classify
 from ..decoding.source_batches import read
 from ..seeing.alignment.word_level_weights import translation_word_weights

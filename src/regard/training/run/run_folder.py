@@ -34,7 +34,6 @@ OWNED = (
     "results.json",
     "ctranslate2",
     "onnx",
-    "transformers",
     "provenance.json",
 )
 

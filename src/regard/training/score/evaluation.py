@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ...data import Pair, TokenizerPair
     from ...data.row_readers import Column
-    from ...decoding.beam_search import SearchSettings
+    from ...decoding.beam import SearchSettings
     from ...decoding.load_model_and_tokenizers import Pretrained
     from ...models.config_base import TaskName
     from ..tasks.task import Task

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...data import Batch, Pair, TokenizerPair
-    from ...decoding.beam_search import SearchSettings
+    from ...decoding.beam import SearchSettings
     from ...decoding.translation import Engine
     from ...seeing.alignment.word_alignment import Links
     from .bleu import LengthBin, Score

@@ -14,7 +14,7 @@ import torch
 
 from ...attention.weights.pooling_cells import Cells
 from ...data.batch import BEGIN, END
-from ...decoding.beam_hypotheses_per_step import beam_history
+from ...decoding.beam import beam_history
 from ...decoding.classification import classify
 from ...decoding.translation import translate
 from ...models import EncoderDecoder
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ...decoding import Translation
-    from ...decoding.beam_search import SearchSettings
+    from ...decoding.beam import SearchSettings
     from ...decoding.load_model_and_tokenizers import Pretrained
     from .library import Library, ModelEntry
 

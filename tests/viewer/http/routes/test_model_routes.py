@@ -17,7 +17,7 @@ import torch
 
 from regard.data.picture_reader import PictureReader
 from regard.decoding import load_model_and_tokenizers
-from regard.decoding.beam_hypotheses_per_step import beam_history
+from regard.decoding.beam import beam_history
 from regard.decoding.classification import classify
 from regard.decoding.translation import translate
 from regard.viewer import limits

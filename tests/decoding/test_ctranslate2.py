@@ -21,7 +21,7 @@ from regard.decoding import (
     load_model_and_tokenizers,
     translate,
 )
-from regard.decoding.ctranslate2 import ctranslate2_engine
+from regard.decoding import ctranslate2 as ctranslate2_engine
 from regard.models import (
     EncoderDecoder,
     EncoderDecoderConfig,

@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.decoding import Hypothesis, Sample, search
-from regard.decoding.beam_search import History
-from regard.decoding.beam_state import Beam, Ranking
-from regard.decoding.beam_step import advance, topk
+from regard.decoding.beam import Beam, History, Ranking, advance, topk
 from regard.models import EncoderDecoder, EncoderDecoderConfig
 from regard.models.annotations import Annotations
 from regard.models.decoders.decoder import Decoder, DecoderOutput, State

@@ -1,1 +1,0 @@
-"""Search for translations that begin or continue as the caller says."""
