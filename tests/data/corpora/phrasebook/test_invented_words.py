@@ -7,7 +7,7 @@ import re
 import pytest
 
 from regard.data.corpora import phrasebook
-from regard.data.corpora.phrasebook.lexicon import NAMES
+from regard.data.corpora.phrasebook.grammar import NAMES
 
 INVENTED = re.compile(r"([bdfgklmnprstvz]{1,2}[aeiou]){3}(la|k)|\d{2,5}")
 

@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from regard.data.corpora import phrasebook
-from regard.data.corpora.phrasebook import spanish
-from regard.data.corpora.phrasebook.bilingual_phrase import rendered
-from regard.data.corpora.phrasebook.lecture_grammar import LectureGrammar
+from regard.data.corpora.phrasebook import lecture_sentences
+from regard.data.corpora.phrasebook.lecture_sentences import LectureGrammar
+from regard.data.corpora.phrasebook.phrases import rendered
 
 
 def links(text: str | None) -> list[tuple[int, int]]:
@@ -67,7 +67,5 @@ def test_both_languages_of_a_sentence_follow_each_other_and_stay_in_one_split() 
 
 
 def test_spanish_forms() -> None:
-    assert spanish.spanish_verb("mirar").preterite == ("miré", "miraste", "miró", "miramos", "miraron")
-    assert spanish.plural("profesor") == "profesores"
-    assert spanish.contracted("de", "el") == "del"
-    assert spanish.contracted("de", "la") is None
+    assert lecture_sentences.spanish_verb("mirar").preterite == ("miré", "miraste", "miró", "miramos", "miraron")
+    assert lecture_sentences.spanish_plural("profesor") == "profesores"

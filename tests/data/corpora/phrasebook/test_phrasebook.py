@@ -12,17 +12,15 @@ import pytest
 
 from regard.data import Pair, PairReader
 from regard.data.corpora import phrasebook
-from regard.data.corpora.phrasebook import french
-from regard.data.corpora.phrasebook.bilingual_phrase import (
+from regard.data.corpora.phrasebook import phrases as french
+from regard.data.corpora.phrasebook.grammar import ADJECTIVES, NOUNS, VERBS, Clause, NounPhrase, group, predicate
+from regard.data.corpora.phrasebook.phrases import (
     EnglishWord,
     Phrase,
     TargetWord,
     phrase_pair,
     rendered,
 )
-from regard.data.corpora.phrasebook.clauses import Clause, group, predicate
-from regard.data.corpora.phrasebook.lexicon import ADJECTIVES, NOUNS, VERBS
-from regard.data.corpora.phrasebook.noun_phrases import NounPhrase
 
 
 @cache

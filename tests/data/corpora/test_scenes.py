@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from regard.data.corpora import scenes
-from regard.data.corpora.scenes.scene import COLOURS, PLURALS
+from regard.data.corpora.scenes import COLOURS, PLURALS
 
 COUNT = 300
 
