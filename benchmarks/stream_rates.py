@@ -15,13 +15,14 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from regard.training.streaming.buffer_shares import BufferShares
+
 from benchmarks.prepare_pairs import write_pairs
 from regard.data import EncodedCorpus, TokenizerPair
 from regard.data.batches import Batches
-from regard.data.preparation.corpus_part import CorpusPart
-from regard.data.streaming.pair_stream import FileStream
-from regard.training.streaming.buffer_shares import BufferShares
-from regard.training.streaming.stream_updates import buffer_chunks
+from regard.data.corpus_blocks import CorpusPart
+from regard.data.pair_stream import FileStream
+from regard.training.streams import buffer_chunks
 
 TOKENS = 25_000  # of a batch
 PROCESSES = 8

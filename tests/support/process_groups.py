@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning_utilities.core.rank_zero import rank_zero_only
+from regard.training.streaming.buffer_shares import NAME
 from safetensors.torch import save_model
 from torch import nn
 from torch.distributed import TCPStore
@@ -28,7 +29,6 @@ from regard.training import fit
 from regard.training.distributed import sharded_checkpoint
 from regard.training.recipe import recipe_loader
 from regard.training.run.checkpoints import WeightSnapshots
-from regard.training.streaming.buffer_shares import NAME
 from regard.training.trainer import final_model, lightning_module
 from regard.training.trainer import fit as fit_module
 from tests.support.tiny_training import corpus, data_section

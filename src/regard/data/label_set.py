@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Sequence
 
-    from .preparation.word_cache import FlatIds
+    from .encoding import FlatIds
 
 FIRST = UNKNOWN + 1  # the id of the first label: those before are special in every vocabulary of ours
 MOST = 10_000
@@ -64,7 +64,7 @@ class LabelSet:
 
     def encode_flat(self, texts: Sequence[str]) -> FlatIds:
         """The same as one array and the length of each, which is 1."""
-        from .preparation.word_cache import flat_ids
+        from .encoding import flat_ids
 
         return flat_ids(self.encode_batch(texts))
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from .preparation.word_cache import FlatIds
+    from .encoding import FlatIds
 
 READER = "reader.json"  # how a source that is no text is read; beside the tokenizer of the target
 
@@ -47,7 +47,7 @@ class EmptyReader:
         return [[] for _ in sources]
 
     def encode_flat(self, sources: Sequence[str]) -> FlatIds:
-        from .preparation.word_cache import flat_ids
+        from .encoding import flat_ids
 
         return flat_ids(self.encode_batch(sources))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 from ..atomic_write import write_text
 from ..special_tokens import END, SPECIALS, UNKNOWN
 from ..unknown_words import UnknownWords
-from .preparation.tokenizer_parts import (
+from .tokenizer_parts import (
     SPACE,
     Kind,
     matches_anywhere,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator, Sequence
 
-    from .preparation.word_cache import FlatIds, WordCache
+    from .encoding import FlatIds, WordCache
 
 PASSAGE = 1 << 16  # characters of a text that are tokenised together
 
@@ -149,7 +149,7 @@ class Tokenizer:
 
     def encode_flat(self, texts: Sequence[str]) -> FlatIds:
         """What `encode_batch` gives, as one array and the length of each; fast where words occur again and again."""
-        from .preparation.word_cache import WordCache, flat_ids
+        from .encoding import WordCache, flat_ids
 
         if not self.encodes_words_alone:
             return flat_ids(self.encode_batch(texts))

@@ -16,13 +16,13 @@ pytest.importorskip("pytorch_lightning")
 if not hasattr(os, "fork"):
     pytest.skip("needs fork", allow_module_level=True)
 
+from regard.training.streaming.buffer_shares import NAME
 from safetensors.torch import load_file
 
 from regard.models import EncoderDecoder
 from regard.training import fit
 from regard.training.recipe import recipe_loader
 from regard.training.run.checkpoint_manifest import read_checkpoint
-from regard.training.streaming.buffer_shares import NAME
 from tests.support.paths import ROOT
 from tests.support.process_groups import ONE, tiny_transformer
 from tests.support.tiny_training import measured

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from regard.checksums import sha256
 from regard.data import EncodedCorpus, TokenizerPair
 from regard.training import Run
-from regard.training.preparation import corpus_preparation
-from regard.training.preparation.corpus_preparation import CorpusPreparation
+from regard.training import preparation as corpus_preparation
+from regard.training.preparation import CorpusPreparation
 from regard.training.recipe.recipe_loader import load_recipe
 from regard.training.tasks.task import recipe_task
 from tests.support.tiny_training import recipe_file

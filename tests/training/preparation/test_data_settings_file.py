@@ -6,7 +6,7 @@ import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from regard.training.preparation.data_settings_file import settings_changed, write_settings
+from regard.training.preparation import settings_changed, write_settings
 from regard.training.recipe import recipe_loader
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ pytest.importorskip("pydantic")
 
 from typing import TYPE_CHECKING
 
-from regard.training.preparation.recipe_corpus import check
+from regard.training.corpora import check
 from regard.training.recipe.data_section import FilesData, StreamData
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ import pytest
 
 pytest.importorskip("pytorch_lightning")
 
-from regard.data import EncodedCorpus, Pair, TokenizerPair
-from regard.data.preparation.row_chunk import row_chunks
-from regard.training.recipe import recipe_loader
 from regard.training.streaming import buffer_shares, stream_updates
 from regard.training.streaming.buffer_shares import BufferShares
-from regard.training.streaming.stream_positions import StreamPositions
-from regard.training.streaming.stream_updates import StreamUpdates
+
+from regard.data import EncodedCorpus, Pair, TokenizerPair
+from regard.data.encoding import row_chunks
+from regard.training.recipe import recipe_loader
+from regard.training.streams import StreamPositions, StreamUpdates
 from regard.training.tasks.task import recipe_task
 from tests.training.streaming.test_stream_updates import EndlessStream, recipe_file
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from regard.data import Batch
-    from regard.data.preparation.row_chunk import RowChunk
+    from regard.data.encoding import RowChunk
 
 PAIRS = [Pair(f"a{i % 7} b{i % 5}", f"c{i % 3}" * (1 + i % 4), i) for i in range(100)]
 

@@ -12,7 +12,7 @@ pytest.importorskip("pytorch_lightning")
 
 from regard.training import Run, fit
 from regard.training.recipe import recipe_loader
-from regard.training.streaming.dataset_revision import pin_revision
+from regard.training.streams import pin_revision
 from tests.training.streaming.test_stream_updates import pairs_of, recipe_file
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from regard.json_file import DamagedFileError
-from regard.training.streaming.stream_positions import StreamPosition, StreamPositions
+from regard.training.streams import StreamPosition, StreamPositions
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,14 +14,12 @@ import pytest
 pytest.importorskip("pytorch_lightning")
 
 from regard.data import Pair, TokenizerPair
-from regard.data.streaming.pair_stream import held_out_pairs
+from regard.data.pair_stream import held_out_pairs
 from regard.training import fit
-from regard.training.preparation.recipe_corpus import pair_stream
+from regard.training import streams as stream_updates
+from regard.training.corpora import pair_stream
 from regard.training.recipe import recipe_loader
-from regard.training.streaming import stream_updates
-from regard.training.streaming.stream_files import StreamFiles
-from regard.training.streaming.stream_positions import StreamPosition, StreamPositions
-from regard.training.streaming.stream_updates import StreamUpdates
+from regard.training.streams import StreamFiles, StreamPosition, StreamPositions, StreamUpdates
 from regard.training.tasks.task import recipe_task
 from tests.support.tiny_training import corpus
 from tests.training.streaming.test_stream_updates import EndlessStream, pairs_of, recipe_file

@@ -11,13 +11,12 @@ import pytest
 pytest.importorskip("pytorch_lightning")
 
 from regard.data import Pair, TokenizerPair
-from regard.data.preparation.corpus_part import CheckedRows
-from regard.data.preparation.row_chunk import row_chunks
+from regard.data.corpus_blocks import CheckedRows
+from regard.data.encoding import row_chunks
 from regard.training import fit
 from regard.training.recipe import recipe_loader
 from regard.training.recipe.recipe_errors import RecipeError
-from regard.training.streaming.stream_positions import StreamPositions
-from regard.training.streaming.stream_updates import StreamUpdates
+from regard.training.streams import StreamPositions, StreamUpdates
 from regard.training.tasks.task import recipe_task
 from tests.support.command_line import run_command
 from tests.support.tiny_training import corpus, measured

@@ -65,7 +65,7 @@ class TestFit:
         assert float(measured(run.folder)[0][2]) == pytest.approx(wanted.item(), rel=1e-5)
 
     def test_the_first_validation_is_what_evaluate_measures(self, file: Path, tmp_path: Path) -> None:
-        from regard.training.preparation.recipe_corpus import read
+        from regard.training.corpora import read
         from regard.training.score.translation_evaluation import evaluate_translation
 
         run = fit(recipe_loader.load_recipe(file, ["training.updates=10", "training.average=1"]), tmp_path / "run")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from ...pair import Pair
 from .grammar import sentence, with_invented_words
-from .lecture_sentences import LectureGrammar, lecture_sentences
+from .lecture_sentences import LectureGrammar
+from .lecture_sentences import lecture_sentences as shown_sentences
 from .phrases import Language, rendered
 
 if TYPE_CHECKING:
@@ -110,5 +111,5 @@ def examples(language: Language = "french") -> list[Pair]:
     """The sentences that the lectures themselves show."""
     return [
         Pair(source, target, row, f"lectures:{row + 1}", sure, possible)
-        for row, (source, target, sure, possible) in enumerate(lecture_sentences(language))
+        for row, (source, target, sure, possible) in enumerate(shown_sentences(language))
     ]

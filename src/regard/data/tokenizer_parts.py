@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ...special_tokens import SPECIALS, UNKNOWN
+from ..special_tokens import SPECIALS, UNKNOWN
 
 Kind = Literal["bpe", "unigram", "word", "character"]
 

@@ -1,31 +1,69 @@
-"""The corpus of each split of a recipe."""
+"""The corpus of each split of a recipe: its files, where they are, and that no split holds another one's."""
 
 from __future__ import annotations
 
 import difflib
+import glob
+import os
+import re
 from dataclasses import replace
 from importlib import import_module
 from itertools import chain, islice, repeat
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from ...data import Pair, PairReader, TokenizerPair
-from ...data.pair_reader import all_bad_error
-from ...data.preparation.corpus_part import CorpusPart
-from ...data.preparation.hold_out import is_held_out
-from ...data.streaming.arrow_rows import DatasetSplit
-from ...data.streaming.pair_stream import DatasetStream, FileStream, held_out_pairs
-from ...data.text_lines import text
-from ...noun_count import count_of
-from ..recipe.data_section import DigitsData, FilesData, GeneratedData, PhrasesData, PluginData, StreamData, TextData
-from .corpus_paths import VARIABLE, expand_patterns, file_names, folder
-from .separate_splits import require_other_contents, require_other_names
+from ..checksums import sha256
+from ..data import Pair, PairReader, TokenizerPair
+from ..data.arrow_rows import DatasetSplit
+from ..data.corpus_blocks import CorpusPart, is_held_out
+from ..data.pair_reader import all_bad_error
+from ..data.pair_stream import DatasetStream, FileStream, PairStream, held_out_pairs
+from ..data.text_lines import text
+from ..noun_count import count_of
+from .recipe.data_section import DigitsData, FilesData, GeneratedData, PhrasesData, PluginData, StreamData, TextData
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
-    from ...data.streaming.pair_stream import PairStream
-    from ..recipe.data_section import Data, PhotosData
+    from .recipe.data_section import Data, PhotosData
+
+Source = str | list[str]
+"""A corpus in a recipe: a file, or the file of the sources and that of the targets."""
+VARIABLE = re.compile(r"\$\{(\w+)(:-([^}]*))?\}")
+"""${NAME} and ${NAME:-else} in a `data.root`."""
+
+
+def file_names(source: Source) -> list[str]:
+    return [source] if isinstance(source, str) else source
+
+
+def expand_patterns(root: Path, sources: list[Source]) -> list[Source]:
+    """The files that names with * stand for, each file once.
+
+    A pattern without files stays as it is, and is then reported as a missing file.
+    """
+    corpora: dict[tuple[str, ...], Source] = {}
+    for source in sources:
+        names = [source]
+        if isinstance(source, str) and "*" in source:
+            names = [*sorted(glob.glob(source, root_dir=root))] or names
+        for name in names:
+            corpora.setdefault(tuple(os.path.realpath(root / file) for file in file_names(name)), name)
+    return list(corpora.values())
+
+
+def folder(root: str) -> Path:
+    """A `data.root`, with ${NAME} and ${NAME:-else} replaced from the environment."""
+
+    def value(match: re.Match[str]) -> str:
+        name, fallback = match[1], match[3]
+        setting = os.environ.get(name) or fallback
+        if setting is None:
+            raise ValueError(f"data.root is {root!r}, and the environment has no {name}")
+        return setting
+
+    return Path(VARIABLE.sub(value, root)).expanduser()
+
 
 MOST_BESIDE = 10_000
 """Names of a folder that are compared with one that is misspelt."""
@@ -84,7 +122,7 @@ def read(data: Data, split: Split, source: str = "text") -> Corpus:
         return Corpus([_generator_pairs(data, split)])
     if isinstance(data, TextData | PhrasesData):
         return Corpus([PairReader([_running_text(data, split)])])
-    from ...data.corpora import photos, spoken_digits
+    from ..data.corpora import photos, spoken_digits
 
     if isinstance(data, DigitsData):
         return Corpus([PairReader(list(spoken_digits.pairs(_data_folder(data), split, data.left_out)))])
@@ -199,7 +237,7 @@ def _data_folder(data: DigitsData | PhotosData) -> Path:
 def _running_text(data: TextData | PhrasesData, split: Split) -> Pair:
     """Running text as one pair without a source; its end is both the validation and the test split."""
     if isinstance(data, PhrasesData):
-        from ...data.corpora.phrasebook import pairs
+        from ..data.corpora.phrasebook import pairs
 
         whole = "".join(f"{pair.source}\n" for pair in pairs(data.sentences, seed=data.seed, lectures=data.lectures))
     else:
@@ -215,9 +253,64 @@ def _running_text(data: TextData | PhrasesData, split: Split) -> Pair:
 
 
 def _generator_pairs(data: GeneratedData, split: Split) -> PairReader:
-    module = import_module(f"...data.corpora.{data.kind}", __package__)  # type: ignore[attr-defined]
+    module = import_module(f"..data.corpora.{data.kind}", __package__)  # type: ignore[attr-defined]
     if split == "train":
         return PairReader(list(module.pairs(data.train, seed=data.seed, **data.options)))
     # From the held-out part of the generator; the first pairs test, the others validate.
     held_out = list(module.pairs(data.test + data.valid, seed=data.seed, split="test", **data.options))
     return PairReader(held_out[: data.test] if split == "test" else held_out[data.test :])
+
+
+OTHER_SPLITS = ("valid", "test")
+
+
+def require_other_names(data: FilesData | StreamData) -> None:
+    """Raise an error where a file, or a split of the dataset, is in `train` and in `valid` or `test`.
+
+    Of a pair of files, the one with the sources counts: two splits may have the same file of labels.
+    """
+    for other in OTHER_SPLITS:
+        common = set(_source_names(data, "train")) & set(_source_names(data, other))
+        if common:
+            raise ValueError(
+                f"{', '.join(sorted(common)[:3])}: in data.train = {data.train} and in data.{other} = "
+                f"{getattr(data, other)}: the pairs would be trained on; {_advice(data, other)}"
+            )
+
+
+def require_other_contents(data: FilesData | StreamData) -> None:
+    """Raise an error where a file of `valid` or `test` is a copy of one of `train`. Folders are not compared."""
+    if isinstance(data, StreamData) and data.dataset:
+        return
+    sizes: dict[int, list[str]] = {}
+    for name in _source_names(data, "train"):
+        if Path(name).is_file():
+            sizes.setdefault(os.path.getsize(name), []).append(name)
+    for other in OTHER_SPLITS:
+        for name in _source_names(data, other):
+            size = os.path.getsize(name) if Path(name).is_file() else 0
+            for trained in sizes.get(size, []) if size else []:
+                if sha256(trained) == sha256(name):
+                    raise ValueError(
+                        f"{trained} of data.train and {name} of data.{other} have the same content: the pairs would "
+                        f"be trained on; {_advice(data, other)}"
+                    )
+
+
+def _source_names(data: FilesData | StreamData, split: str) -> Iterator[str]:
+    """The files with the sources of a split, without symbolic links; of a dataset, the names of its splits."""
+    sources: list[str | list[str]] = getattr(data, split)
+    if isinstance(data, StreamData) and data.dataset:
+        yield from (name for source in sources for name in file_names(source))
+        return
+    root = folder(data.root)
+    if isinstance(data, StreamData):
+        sources = expand_patterns(root, sources)
+    yield from (os.path.realpath(root / file_names(source)[0]) for source in sources)
+
+
+def _advice(data: FilesData | StreamData, other: str) -> str:
+    if isinstance(data, StreamData):
+        return "give data.train other names, or a pattern that leaves them out"
+    held_out = ", or leave data.valid empty and set data.hold_out = 10 to validate with a tenth of data.train"
+    return f"give data.{other} another file{held_out if other == 'valid' else ''}"

@@ -1,6 +1,6 @@
-"""Rows of Arrow tables: Parquet files, folders that `datasets` saved, and datasets of the Hugging Face Hub.
+"""Rows with named columns: Parquet files, folders that `datasets` saved, and datasets of the Hugging Face Hub.
 
-All are read a few thousand rows at a time. No dataset's own code is run.
+A column `outer.inner` is a key within a key. All are read a few thousand rows at a time. No dataset's own code is run.
 """
 
 from __future__ import annotations
@@ -10,17 +10,44 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..pair import RowProblem
-from .column_names import column_names, require_columns, row_cells
+from .pair import RowProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from ..row_readers import Columns, Rows
+    from .row_readers import Cells, Columns, Rows
 
 BATCH_ROWS = 4096
 COMMIT = re.compile("[0-9a-f]{40}")
+
+
+def column_names(place: object, columns: Columns | None) -> list[str]:
+    """The columns, which must be names; `place` is the file or dataset, for the message."""
+    if columns is None or not all(isinstance(column, str) for column in columns):
+        raise ValueError(
+            f"{place}: say the names of its columns, source first, as in columns=('en', 'fr'); got {columns}"
+        )
+    return [str(column) for column in columns]
+
+
+def require_columns(place: object, names: list[str], known: list[str]) -> None:
+    for name in names:
+        if name not in known and name.split(".")[0] not in known:
+            raise ValueError(f"{place} has no column {name!r}; it has {', '.join(known)}")
+
+
+def row_cells(row: Any, names: list[str]) -> Cells | RowProblem:
+    """The cells of a row that is a dictionary."""
+    cells = []
+    for name in names:
+        value = row
+        for key in [name] if isinstance(row, dict) and name in row else name.split("."):
+            if not isinstance(value, dict) or key not in value:
+                return RowProblem("missing column", f"the row has no {name!r}")
+            value = value[key]
+        cells.append(value)
+    return cells
 
 
 def parquet(path: Path, columns: Columns | None) -> Rows:

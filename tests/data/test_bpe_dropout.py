@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from regard.data import Batches, EncodedCorpus, Pair, Tokenizer, TokenizerPair
+from regard.data.bpe_dropout import BpeDropout, _Merges
 from regard.data.corpora import phrasebook
-from regard.data.preparation.bpe_dropout import BpeDropout, _Merges
 
 pytest.importorskip("tokenizers")
 

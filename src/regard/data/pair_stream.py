@@ -5,44 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..pair import Pair
-from ..pair_reader import PairReader
-from ..preparation.corpus_part import CheckedRows, LineBlock, RowBlock
-from ..preparation.line_blocks import BLOCK_LINES, LongLinesError
-from ..preparation.row_chunk import RowChunk, row_chunks
+from .corpus_blocks import BLOCK_LINES, CheckedRows
+from .encoding import RowChunk, row_chunks
+from .pair import Pair
+from .pair_reader import PairReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..pair_reader import OnBad
-    from ..preparation.corpus_part import CorpusPart
-    from ..row_readers import Column
     from .arrow_rows import DatasetSplit
-
-
-class PairStream(Protocol):
-    """A corpus in blocks of at most BLOCK_LINES rows. The number of a block in its epoch is a position."""
-
-    @property
-    def held_out(self) -> int:
-        """How many pairs of the first block are not trained on."""
-        ...
-
-    def blocks(self, epoch: int, start: int = 0) -> Iterator[CheckedRows]:
-        """The blocks of one pass over the corpus, from number `start` on."""
-        ...
-
-    def first_block(self) -> CheckedRows:
-        """The first rows of the corpus, with those that are held out."""
-        ...
-
-    def readers(self) -> list[PairReader]:
-        """One for each file, in the order of the recipe."""
-        ...
+    from .corpus_blocks import CorpusPart
+    from .pair_reader import OnBad
+    from .row_readers import Column
 
 
 @dataclass(frozen=True)
@@ -56,15 +34,15 @@ class FileStream:
     def blocks(self, epoch: int, start: int = 0) -> Iterator[CheckedRows]:
         order = np.random.default_rng([self.seed, epoch]).permutation(len(self.parts)).tolist()
         blocks = chain.from_iterable(
-            ((part == 0 and place == 0, block) for place, block in enumerate(_file_blocks(self.parts[part])))
+            ((part == 0 and place == 0, block) for place, block in enumerate(self.parts[part].blocks()))
             for part in order
         )
         # A block of lines is parsed when its rows are asked for, so those before `start` cost little.
         for is_first, block in islice(blocks, start, None):
-            yield _drop_first(block.rows(), self.held_out) if is_first else block.rows()
+            yield _drop_first(block.check(), self.held_out) if is_first else block.check()
 
     def first_block(self) -> CheckedRows:
-        return next((block.rows() for block in _file_blocks(self.parts[0])), _no_rows())
+        return next((block.check() for block in self.parts[0].blocks()), _no_rows())
 
     def readers(self) -> list[PairReader]:
         return [part.reader for part in self.parts]
@@ -95,20 +73,19 @@ class DatasetStream:
         return [PairReader.from_rows(lambda: self.split.rows(self.columns), self.on_bad)]
 
 
+PairStream = FileStream | DatasetStream
+"""A corpus in blocks of at most BLOCK_LINES rows. The number of a block in its epoch is a position.
+
+`held_out` pairs of the first block are not trained on. `blocks(epoch, start)` are those of one pass over the corpus,
+from number `start` on, `readers()` one reader for each file.
+"""
+
+
 def held_out_pairs(stream: PairStream) -> list[Pair]:
     """The first pairs of a stream, which are not trained on."""
     chunk = stream.first_block().chunk
     pairs = zip(chunk.sources, chunk.targets, strict=True)
     return [Pair(source, target, row) for row, (source, target) in enumerate(islice(pairs, stream.held_out))]
-
-
-def _file_blocks(part: CorpusPart) -> Iterator[LineBlock | RowBlock]:
-    try:
-        yield from part.blocks()
-    except LongLinesError:
-        raise ValueError(
-            f'{part.files[0]} has lines that are too long to be streamed; data.kind = "files" reads them'
-        ) from None
 
 
 def _drop_first(checked: CheckedRows, count: int) -> CheckedRows:

@@ -7,25 +7,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from regard.data import corpus_blocks, pair_stream
+from regard.data.arrow_rows import DatasetSplit
+from regard.data.corpus_blocks import CorpusPart
 from regard.data.pair_reader import BadRowError
-from regard.data.preparation import corpus_part, line_blocks
-from regard.data.preparation.corpus_part import CorpusPart
-from regard.data.streaming import pair_stream
-from regard.data.streaming.arrow_rows import DatasetSplit
-from regard.data.streaming.pair_stream import DatasetStream, FileStream, held_out_pairs
+from regard.data.pair_stream import DatasetStream, FileStream, held_out_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from regard.data.preparation.corpus_part import CheckedRows
+    from regard.data.corpus_blocks import CheckedRows
 
 ROWS = 25
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (corpus_part, line_blocks, pair_stream):
+    for module in (corpus_blocks, pair_stream):
         monkeypatch.setattr(module, "BLOCK_LINES", 10)
 
 

@@ -1,4 +1,4 @@
-"""Corpora encoded in blocks: the same as row by row, by any number of processes, after a kill, and from the cache."""
+"""Corpora encoded in blocks: the same as row by row, by any number of processes, and from the cache."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import lzma
 import os
 import random
-import signal
+import shutil
 import subprocess
 import sys
 import time
@@ -16,15 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from regard.data import EncodedCorpus, Pair, Tokenizer, TokenizerPair
+from regard.checksums import CHECKSUMS
+from regard.data import EncodedCorpus, Pair, Tokenizer, TokenizerPair, corpus_blocks, preparation
+from regard.data.corpus_blocks import CorpusPart, SampledPairs, Split, is_held_out, sample_indices
 from regard.data.encoded_corpus import ARRAYS
 from regard.data.pair_reader import BadRowError
-from regard.data.preparation import corpus_part, encode_shards, line_blocks, split_preparation
-from regard.data.preparation.corpus_part import CorpusPart
-from regard.data.preparation.hold_out import is_held_out
-from regard.data.preparation.preparation_cache import PreparationCache
-from regard.data.preparation.split_preparation import Split, prepare_split
-from regard.data.preparation.vocabulary_sample import SampledPairs, sample_indices
+from regard.data.preparation import PreparationCache, cache_key, prepare_split, process_count
 from regard.data.text_lines import BOM
 
 if TYPE_CHECKING:
@@ -44,8 +41,7 @@ def texts(count: int, seed: int) -> list[tuple[str, str]]:
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (line_blocks, corpus_part, split_preparation):
-        monkeypatch.setattr(module, "BLOCK_LINES", 7)
+    monkeypatch.setattr(corpus_blocks, "BLOCK_LINES", 7)
 
 
 @pytest.fixture
@@ -64,8 +60,7 @@ def prepared(split: Split, tokenizers: Path, out: Path, cache: Path) -> tuple[En
 
 
 def split_of(*parts: CorpusPart, **settings: Any) -> Split:
-    scanned = [part.scan() for part in parts]
-    return Split(tuple(part for part, _ in scanned), tuple(scans for _, scans in scanned), **settings)
+    return Split(parts, tuple(part.scan() for part in parts), **settings)
 
 
 def row_by_row(parts: list[CorpusPart], tokenizers: Path, *, hold_out: int = 0, valid: bool = False) -> EncodedCorpus:
@@ -118,7 +113,6 @@ def formats(folder: Path) -> Iterator[tuple[str, CorpusPart]]:
     yield "bad rows", CorpusPart((str(write_tsv(folder / "bad.tsv", bad)),), (0, 1), "skip")
     (folder / "bytes.tsv").write_bytes(tsv.read_bytes() + b"caf\xe9\tcoffee\nno cell\n")
     yield "bad bytes", CorpusPart((str(folder / "bytes.tsv"),), (0, 1), "skip")
-    yield "long lines", CorpusPart((str(tsv),), (0, 1), in_blocks=False)
 
 
 @pytest.mark.parametrize("hold_out", [0, 3])
@@ -134,9 +128,7 @@ def test_every_format_gives_what_reading_row_by_row_gives(tmp_path: Path, tokeni
             assert reports[0].reasons == part.reader.reasons, name
             assert reports[0].first == part.reader.first, name
             if valid:
-                lines = (
-                    (tmp_path / f"{name}-{valid}" / split_preparation.PAIRS).read_text(encoding="utf-8").splitlines()
-                )
+                lines = (tmp_path / f"{name}-{valid}" / preparation.PAIRS).read_text(encoding="utf-8").splitlines()
                 assert [json.loads(line)[0] for line in lines] == wanted.rows.tolist()
     assert len(wanted) > 5
 
@@ -162,7 +154,7 @@ def test_processes_make_the_same_as_one(
 ) -> None:
     part = CorpusPart((str(write_tsv(tmp_path / "train.tsv", texts(200, 3))),), (0, 1))
     one, _, _ = prepared(split_of(part, longest=14), tokenizers, tmp_path / "one", tmp_path / "cache-1")
-    monkeypatch.setattr(split_preparation, "SMALL", 0)
+    monkeypatch.setattr(preparation, "SMALL", 0)
     monkeypatch.setenv("REGARD_PROCESSES", "2")
     two, _, blocks = prepared(split_of(part, longest=14), tokenizers, tmp_path / "two", tmp_path / "cache-2")
     assert_same(one, two)
@@ -174,6 +166,35 @@ def test_processes_make_the_same_as_one(
     monkeypatch.setenv("REGARD_PROCESSES", "many")
     with pytest.raises(ValueError, match="REGARD_PROCESSES is 'many'"):
         prepared(split_of(part, longest=9), tokenizers, tmp_path / "four", tmp_path / "cache-3")
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from regard.data import preparation
+from regard.data.corpus_blocks import CorpusPart, Split
+print("main", flush=True)
+preparation.SMALL = 0
+folder = Path(sys.argv[1])
+part = CorpusPart((str(folder / "train.tsv"),), (0, 1))
+cache = preparation.PreparationCache(folder / "cache")
+split = Split((part,), (part.scan(),), longest=14)
+preparation.prepare_split(split, folder / "tokenizers", folder / "script", cache, print, print)
+"""
+
+
+def test_a_script_without_a_guard_is_not_run_again_by_the_processes(tmp_path: Path, tokenizers: Path) -> None:
+    part = CorpusPart((str(write_tsv(tmp_path / "train.tsv", texts(50, 3))),), (0, 1))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    out = subprocess.run(
+        [sys.executable, tmp_path / "script.py", tmp_path],
+        env={**os.environ, "REGARD_PROCESSES": "2"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert out.stdout.split() == ["main", "50"]
+    assert_same(EncodedCorpus.load(tmp_path / "script"), row_by_row([part], tokenizers))
 
 
 def test_a_second_run_encodes_nothing_and_a_damaged_entry_is_made_again(
@@ -197,68 +218,6 @@ def test_a_second_run_encodes_nothing_and_a_damaged_entry_is_made_again(
     assert again.target[0] == 1
 
 
-def test_an_interrupted_preparation_goes_on_where_it_stopped(
-    tmp_path: Path, tokenizers: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    part = CorpusPart((str(write_tsv(tmp_path / "train.tsv", texts(50, 3))),), (0, 1))
-    encode, encoded_blocks = encode_shards.encode_rows, []
-
-    def interrupted(*values: Any) -> Any:
-        encoded_blocks.append(values[2])
-        if len(encoded_blocks) == 4:
-            raise KeyboardInterrupt
-        return encode(*values)
-
-    monkeypatch.setattr(encode_shards, "encode_rows", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        prepared(split_of(part, longest=14), tokenizers, tmp_path / "one", tmp_path / "cache")
-    (shards,) = (tmp_path / "cache" / "shards").iterdir()
-    kept = sorted(shards.glob("*.shard"))
-    assert len(kept) == 3
-    kept[1].write_bytes(kept[1].read_bytes()[:-1])  # cut off by a full disk, say: made again
-    encoded, _, blocks = prepared(split_of(part, longest=14), tokenizers, tmp_path / "two", tmp_path / "cache")
-    assert len(encoded_blocks) == 4 + 8 - 2
-    assert sum(blocks) == 50
-    assert_same(encoded, row_by_row([part], tokenizers))
-    assert not shards.exists()
-
-
-KILLED = """
-import sys, time
-from pathlib import Path
-from regard.data.preparation import corpus_part, encode_shards, line_blocks, split_preparation
-from regard.data.preparation.corpus_part import CorpusPart
-from regard.data.preparation.preparation_cache import PreparationCache
-for module in (line_blocks, corpus_part, split_preparation):
-    module.BLOCK_LINES = 7
-folder = Path(sys.argv[1])
-part, scans = CorpusPart((str(folder / "train.tsv"),), (0, 1)).scan()
-def slow(rows):
-    print(rows, flush=True)
-    time.sleep(60 if sys.argv[2] == "slow" else 0)
-split = split_preparation.Split((part,), (scans,), longest=14)
-cache = PreparationCache(folder / "cache")
-split_preparation.prepare_split(split, folder / "tokenizers", folder / sys.argv[2], cache, print, slow)
-"""
-
-
-def test_a_killed_process_frees_its_lock_and_leaves_its_shards(tmp_path: Path, tokenizers: Path) -> None:
-    part = CorpusPart((str(write_tsv(tmp_path / "train.tsv", texts(50, 3))),), (0, 1))
-    command = [sys.executable, "-c", KILLED, str(tmp_path)]
-    process = subprocess.Popen([*command, "slow"], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "7\n"
-    waiting = subprocess.Popen([*command, "waiting"], stdout=subprocess.PIPE, text=True)
-    assert waiting.stdout is not None
-    assert "waiting" in waiting.stdout.readline()  # two at once: the second one waits for the first
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    out, _ = waiting.communicate(timeout=60)
-    assert waiting.returncode == 0
-    assert out.split() == ["7"] * 7 + ["1"]
-    assert_same(EncodedCorpus.load(tmp_path / "waiting"), row_by_row([part], tokenizers))
-
-
 def test_the_cache_removes_what_was_not_used_for_long(
     tmp_path: Path, tokenizers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,11 +229,8 @@ def test_the_cache_removes_what_was_not_used_for_long(
     entries = cache.entries()
     assert len(entries) == 3
     monkeypatch.setenv("REGARD_CACHE_LIMIT", str((entries[1].bytes + entries[2].bytes) / 1e9))
-    with cache.lock(entries[0].path.name):
-        cache.prune()
-        assert [entry.path for entry in cache.entries()] == [entries[0].path, entries[2].path], "one in use stays"
     cache.prune()
-    assert [entry.path for entry in cache.entries()] == [entries[0].path, entries[2].path]
+    assert [entry.path for entry in cache.entries()] == [entries[1].path, entries[2].path]
     assert cache.clear() == (2, 0)
     assert len(EncodedCorpus.load(tmp_path / "out-0")) == 20, "runs keep their files"
     monkeypatch.setenv("REGARD_CACHE_LIMIT", "lots")
@@ -318,24 +274,6 @@ def test_a_file_that_changes_after_its_scan_is_an_error_and_never_comes_from_the
     assert_same(encoded, row_by_row([part], tokenizers))
 
 
-def test_shards_of_a_file_that_changes_between_two_blocks_hold_what_was_scanned(
-    tmp_path: Path, tokenizers: Path
-) -> None:
-    file = tmp_path / "train.tsv"
-    part = CorpusPart((str(write_tsv(file, texts(20, 1))),), (0, 1))
-    split, cache = split_of(part, longest=14), PreparationCache(tmp_path / "cache")
-
-    def change(rows: int) -> None:
-        write_tsv(file, texts(20, 2))
-
-    with pytest.raises(ValueError, match="changed while it was read"):
-        prepare_split(split, tokenizers, tmp_path / "one", cache, print, change)
-    write_tsv(file, texts(20, 1))
-    encoded, _, blocks = prepared(split_of(part, longest=14), tokenizers, tmp_path / "two", cache.folder)
-    assert blocks == [7, 7, 6]
-    assert_same(encoded, row_by_row([part], tokenizers))
-
-
 class PluginTokenizer(Tokenizer):
     plugin = f"{__name__}:PluginTokenizer"
 
@@ -366,3 +304,130 @@ def test_a_damaged_archive_is_named_with_the_line_as_by_the_row_reader(tmp_path:
     with pytest.raises(ValueError, match="damaged") as of_blocks:
         part.scan()
     assert str(of_blocks.value) == str(of_rows.value)
+
+
+KEYS = [letter * 40 for letter in "abc"]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> PreparationCache:
+    return PreparationCache(tmp_path / "cache")
+
+
+def add_entry(cache: PreparationCache, key: str, *, used: int = 1000) -> Path:
+    def fill(folder: Path) -> None:
+        for name in ("report.json", "target.bin"):
+            (folder / name).write_bytes(bytes(100))
+
+    cache.keep("corpora", key, fill, print)
+    os.utime(cache.path("corpora", key), (used, used))
+    return cache.path("corpora", key)
+
+
+def test_an_entry_without_checksums_is_made_again(cache: PreparationCache, tmp_path: Path) -> None:
+    path, lines = add_entry(cache, KEYS[0]), list[str]()
+    assert cache.take("corpora", KEYS[0], tmp_path / "one", lines.append)
+    assert sorted(file.name for file in (tmp_path / "one").iterdir()) == ["report.json", "target.bin"]
+    (path / CHECKSUMS).unlink()
+    (path / "report.json").unlink()
+    assert not cache.take("corpora", KEYS[0], tmp_path / "two", lines.append)
+    assert not path.exists()
+    assert len(lines) == 1
+    assert "checksums.json is missing" in lines[0]
+    path.write_text("no folder")
+    assert not cache.take("corpora", KEYS[0], tmp_path / "two", lines.append)
+    assert not path.exists()
+
+
+def test_an_entry_whose_removal_is_killed_is_no_entry(
+    cache: PreparationCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_entry(cache, KEYS[0])
+
+    def killed(folder: Path, **_: Any) -> None:
+        if "cache" in folder.parts:
+            (folder / "report.json").unlink(missing_ok=True)
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as changed:
+        changed.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            cache.clear()
+    assert not cache.take("corpora", KEYS[0], tmp_path / "one", print)
+    assert cache.entries() == []
+
+
+def test_one_that_is_removed_while_it_is_taken_is_no_entry(
+    cache: PreparationCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = add_entry(cache, KEYS[0])
+    monkeypatch.setattr(os, "link", lambda *_: shutil.rmtree(path) or os.stat(path))
+    assert not cache.take("corpora", KEYS[0], tmp_path / "one", print)
+    assert not (tmp_path / "one").exists()
+
+
+def test_two_that_make_an_entry_at_once_keep_the_first(cache: PreparationCache) -> None:
+    path = add_entry(cache, KEYS[0])
+    inode = path.stat().st_ino
+    add_entry(cache, KEYS[0])
+    assert path.stat().st_ino == inode
+
+
+def test_clear_removes_files_and_links_and_counts_what_is_gone(
+    cache: PreparationCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_entry(cache, KEYS[0])
+    cache.path("corpora", "a file").write_text("no folder")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "kept").write_bytes(bytes(10))
+    cache.path("corpora", "a link").symlink_to(tmp_path / "elsewhere")
+    cache.path("corpora", "a broken link").symlink_to(tmp_path / "nowhere")
+    with monkeypatch.context() as changed:
+        changed.setattr(shutil, "rmtree", lambda *_, **__: None)  # a file system that refuses
+        assert cache.clear() == (3, 1)
+    assert cache.clear() == (1, 0)
+    assert not any(cache.path("corpora", "").iterdir())
+    assert (tmp_path / "elsewhere" / "kept").exists()
+
+
+def test_every_key_has_the_format_of_the_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    former = cache_key(task="translate")
+    assert cache_key(task="translate") == former
+    monkeypatch.setattr(preparation, "FORMAT", preparation.FORMAT + 1)
+    assert cache_key(task="translate") != former
+
+
+@pytest.fixture
+def _many_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("REGARD_PROCESSES", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(192), raising=False)
+    monkeypatch.setattr(preparation, "CONTROL_GROUP", tmp_path, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        ({}, 32),
+        ({"cpu.max": "max 100000\n"}, 32),
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "50000 100000\n"}, 1),
+        ({"cpu.max": "9000000 100000\n"}, 32),
+    ],
+)
+@pytest.mark.usefixtures("_many_cores")
+def test_a_container_has_as_many_processes_as_its_quota(files: dict[str, str], count: int, tmp_path: Path) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    assert process_count() == count
+
+
+@pytest.mark.usefixtures("_many_cores")
+def test_the_variable_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGARD_PROCESSES", "64")
+    assert process_count() == 64
+
+
+@pytest.mark.usefixtures("_many_cores")
+def test_no_more_processes_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(3), raising=False)
+    assert process_count() == 3

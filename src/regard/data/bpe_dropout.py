@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..batch import BEGIN, END, UNKNOWN
-from ..encoded_corpus import EncodedCorpus
-from ..tokenizer import Tokenizer
+from .batch import BEGIN, END, UNKNOWN
+from .encoded_corpus import EncodedCorpus
+from .encoding import MOST_CHARACTERS
+from .tokenizer import Tokenizer
 from .tokenizer_parts import SPACE
-from .word_cache import MOST_CHARACTERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jaxtyping import Int64
 
-    from ..tokenizer_pair import TokenizerPair
+    from .tokenizer_pair import TokenizerPair
 
 ROOM = 1.5  # how much longer a text may become; if it becomes longer, it stays as it was
 

@@ -9,9 +9,9 @@ import pytest
 
 from regard.data import Tokenizer
 from regard.data.corpora import phrasebook
+from regard.data.encoding import WordCache, flat_ids
 from regard.data.preparation import word_cache
-from regard.data.preparation.tokenizer_parts import SPACE
-from regard.data.preparation.word_cache import WordCache, flat_ids
+from regard.data.tokenizer_parts import SPACE
 
 pytest.importorskip("tokenizers")
 

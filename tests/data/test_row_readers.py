@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from regard.data import Pair
-from regard.data.streaming.header_row import header_remark
+from regard.data.row_readers import header_remark
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from regard.data.streaming.arrow_rows import DatasetSplit
+from regard.data.arrow_rows import DatasetSplit
 
 
 @pytest.mark.parametrize(("version", "expected"), [("3.6.0", {"trust_remote_code": False}), ("4.0.0", {})])
