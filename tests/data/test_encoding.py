@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from regard.data import Tokenizer
+from regard.data import encoding as word_cache
 from regard.data.corpora import phrasebook
 from regard.data.encoding import WordCache, flat_ids
-from regard.data.preparation import word_cache
 from regard.data.tokenizer_parts import SPACE
 
 pytest.importorskip("tokenizers")

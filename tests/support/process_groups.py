@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning_utilities.core.rank_zero import rank_zero_only
-from regard.training.streaming.buffer_shares import NAME
 from safetensors.torch import save_model
 from torch import nn
 from torch.distributed import TCPStore
@@ -204,7 +203,6 @@ def main(folder: Path) -> None:
     groups.run("killed", 2, lambda rank: end_in_update("killed", *SHARDED, rank=rank))
     groups.run("killed-saving", 2, end_while_saving)
     groups.run("killed-stream", 2, lambda rank: end_in_update("killed-stream", *streamed, rank=rank))
-    groups.report["killed-stream"]["shares"] = [*map(str, (folder / "killed-stream" / "data" / NAME).rglob("*.bin"))]
     for name in ("killed", "killed-saving", "killed-stream"):
         kept = folder / name / "checkpoints"
         groups.report[name]["left"] = sorted(file.name for file in kept.iterdir())

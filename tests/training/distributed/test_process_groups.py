@@ -16,7 +16,6 @@ pytest.importorskip("pytorch_lightning")
 if not hasattr(os, "fork"):
     pytest.skip("needs fork", allow_module_level=True)
 
-from regard.training.streaming.buffer_shares import NAME
 from safetensors.torch import load_file
 
 from regard.models import EncoderDecoder
@@ -85,14 +84,6 @@ def test_a_process_that_crashes_says_where(report: dict[str, Any]) -> None:
 def test_two_processes_learn_what_one_learns(folder: Path, report: dict[str, Any], run: str) -> None:
     assert_ended(report, "together", [0, 0])
     assert_as_plain(folder, run)
-
-
-def test_two_processes_share_the_encoding_of_a_stream(folder: Path, report: dict[str, Any]) -> None:
-    """What they exchange is there after a kill, and gone when they have ended."""
-    assert report["killed-stream"]["shares"]
-    assert_ended(report, "restart", [0, 0])
-    for run in ("streamed", "killed-stream"):
-        assert not (folder / run / "data" / NAME).exists()
 
 
 def test_each_process_writes_its_part_of_the_parameters_and_moments(folder: Path) -> None:
