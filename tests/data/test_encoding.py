@@ -11,7 +11,7 @@ from regard.data import Tokenizer
 from regard.data import encoding as word_cache
 from regard.data.corpora import phrasebook
 from regard.data.encoding import WordCache, flat_ids
-from regard.data.tokenizer_parts import SPACE
+from regard.data.tokenizer import SPACE
 
 pytest.importorskip("tokenizers")
 

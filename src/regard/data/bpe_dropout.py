@@ -12,8 +12,7 @@ import numpy as np
 from .batch import BEGIN, END, UNKNOWN
 from .encoded_corpus import EncodedCorpus
 from .encoding import MOST_CHARACTERS
-from .tokenizer import Tokenizer
-from .tokenizer_parts import SPACE
+from .tokenizer import SPACE, Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

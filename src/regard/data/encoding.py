@@ -83,8 +83,8 @@ def encode_chunk(chunk: RowChunk, tokenizers: TokenizerPair, longest: int | None
 
     For sources that are text, or nothing.
     """
-    source, source_lengths = tokenizers.source.encode_flat(chunk.sources)
-    target, target_lengths = tokenizers.target.encode_flat(chunk.targets)
+    source, source_lengths = _flat(tokenizers.source, chunk.sources)
+    target, target_lengths = _flat(tokenizers.target, chunk.targets)
     # What the encoder reads ends in </s>, and what the decoder predicts too.
     kept = np.ones(len(source_lengths), bool)
     if longest is not None:
@@ -101,6 +101,11 @@ def encode_chunk(chunk: RowChunk, tokenizers: TokenizerPair, longest: int | None
         "target_lengths": target_lengths + 2,
         "rows": np.asarray(chunk.rows, np.int64)[kept],
     }
+
+
+def _flat(side: Any, texts: Sequence[str]) -> FlatIds:
+    """The ids of texts; a tokenizer looks up its words."""
+    return side.encode_flat(texts) if hasattr(side, "encode_flat") else flat_ids(side.encode_batch(texts))
 
 
 class MediaEncoder:
@@ -121,7 +126,7 @@ class MediaEncoder:
         if name not in self._places:
             values = np.asarray(reader.encode_batch([name])[0], reader.dtype).reshape(-1)
         start, size = self._places.get(name, (self._written, len(values)))
-        target, lengths = tokenizers.target.encode_flat(chunk.targets)
+        target, lengths = _flat(tokenizers.target, chunk.targets)
         width = max(0 if reader.shape else -(-size // reader.stride), int(lengths[0]) + 1)  # its </s> is predicted
         if longest is not None and width > longest:
             return empty

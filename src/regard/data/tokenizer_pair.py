@@ -14,8 +14,7 @@ from ..plugins import load_plugin
 from . import source_reader
 from .label_set import LabelSet
 from .source_reader import READER
-from .tokenizer import Tokenizer
-from .tokenizer_parts import Kind
+from .tokenizer import Kind, Tokenizer
 
 if TYPE_CHECKING:
     import os

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...atomic_write import write_text
 from ...data import Tokenizer
 from ...data.batch import BEGIN, END, PAD, UNKNOWN
-from ...data.tokenizer_parts import SPACE, text_splitter
+from ...data.tokenizer import SPACE, text_splitter
 from ...json_file import read_object
 from ...special_tokens import SPECIALS
 

@@ -126,18 +126,7 @@ def adjectives(tags: frozenset[str]) -> list[Adjective]:
 
 
 # English → French: masculine, feminine, plural; then masculine and feminine before a vowel.
-_DETERMINERS = {
-    "the": ("le", "la", "les", "le", "la"),
-    "a": ("un", "une", "", "un", "une"),
-    "my": ("mon", "ma", "mes", "mon", "mon"),
-    "his": ("son", "sa", "ses", "son", "son"),
-    "her": ("son", "sa", "ses", "son", "son"),
-    "our": ("notre", "notre", "nos", "notre", "notre"),
-    "your": ("votre", "votre", "vos", "votre", "votre"),
-    "their": ("leur", "leur", "leurs", "leur", "leur"),
-    "this": ("ce", "cette", "", "cet", "cette"),
-    "every": ("chaque", "chaque", "", "chaque", "chaque"),
-}
+_DETERMINERS = {en: forms.split("/") for en, forms in table("phrases", "determiners")}
 _NUMBERS = {"two": "deux", "three": "trois", "four": "quatre"}
 _COUNTED = {"these": "ces", **_NUMBERS, "several": "plusieurs", "many": "beaucoup de"}
 _OWNERS = ["my", "his", "her", "our", "your", "their"]
@@ -154,14 +143,10 @@ _CHOICES = {
     "indefinite": (["a"], ["two", "three", "four", "several", "many", "some"], ["some"]),
 }
 
-# English subject, object | French subject, object | person of the verb, female, several
+# English subject, object, French subject, object, person of the verb, female, several
 _PRONOUNS: list[tuple[str, str, str, str, Person, bool, bool]] = [
-    ("i", "me", "je", "me", "je", False, False),
-    ("you", "you", "vous", "vous", "vous", False, False),  # singular, polite
-    ("he", "him", "il", "le", "il", False, False),
-    ("she", "her", "elle", "la", "il", True, False),
-    ("we", "us", "nous", "nous", "nous", False, True),
-    ("they", "them", "ils", "les", "ils", False, True),
+    (*row[:4], row[4], row[5] == "f", row[6] == "several")  # type: ignore[misc]
+    for row in table("phrases", "pronouns")
 ]
 
 

@@ -124,7 +124,7 @@ def _texts(name: str, language: Language) -> list[tuple[str, str]]:
 
 @cache
 def _nouns(name: str, language: Language) -> list[LectureNoun]:
-    return [LectureNoun(en, *text.split()[:-1], text.endswith(" f")) for en, text in _texts(name, language)]
+    return [LectureNoun(en, text[:-2], text.endswith(" f")) for en, text in _texts(name, language)]
 
 
 @cache
