@@ -171,10 +171,10 @@ def test_processes_make_the_same_as_one(
 SCRIPT = """
 import sys
 from pathlib import Path
-from regard.data import preparation
+from regard.data import corpus_blocks, preparation
 from regard.data.corpus_blocks import CorpusPart, Split
 print("main", flush=True)
-preparation.SMALL = 0
+preparation.SMALL, corpus_blocks.BLOCK_LINES = 0, 10
 folder = Path(sys.argv[1])
 part = CorpusPart((str(folder / "train.tsv"),), (0, 1))
 cache = preparation.PreparationCache(folder / "cache")
@@ -193,7 +193,7 @@ def test_a_script_without_a_guard_is_not_run_again_by_the_processes(tmp_path: Pa
         text=True,
         check=True,
     )
-    assert out.stdout.split() == ["main", "50"]
+    assert out.stdout.split() == ["main", *["10"] * 5]
     assert_same(EncodedCorpus.load(tmp_path / "script"), row_by_row([part], tokenizers))
 
 

@@ -209,7 +209,7 @@ def in_order(function: Callable[[T], R], items: Iterable[T], processes: int) -> 
     waiting: deque[Future[R]] = deque()
     try:
         for item in items:
-            with _without_main_module() if not waiting else ExitStack():  # the first item starts the processes
+            with _without_main_module():  # `submit` starts the processes, one by one
                 waiting.append(pool.submit(function, item))
             if len(waiting) > processes + 2:
                 yield waiting.popleft().result()

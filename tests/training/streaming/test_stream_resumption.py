@@ -130,8 +130,8 @@ def test_one_buffer_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     buffers: list[weakref.ref[Any]] = []
     encode, read_blocks = StreamUpdates._encode, StreamUpdates._read_blocks
 
-    def counted_encode(self: StreamUpdates, blocks: Any, name: str) -> Any:
-        encoded = encode(self, blocks, name)
+    def counted_encode(self: StreamUpdates, blocks: Any) -> Any:
+        encoded = encode(self, blocks)
         buffers.append(weakref.ref(encoded))
         return encoded
 
