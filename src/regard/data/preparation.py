@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 PAIRS, REPORT = "pairs.jsonl", "report.json"
 SMALL = 4 << 20  # bytes of files that one process prepares sooner than several
@@ -129,7 +130,8 @@ def _encode_split(
         for made in in_order(encode, numbered(), processes):
             shifts = {"rows": row, "source_starts": source}
             for name, array in made.arrays.items():
-                files[name].write(np.ascontiguousarray(array + np.int64(shifts[name]) if name in shifts else array))
+                moved = array + np.int64(shifts[name]) if name in shifts else array
+                files[name].write(np.ascontiguousarray(moved).data)
             pairs.writelines(json.dumps([row + place, *texts]) + "\n" for place, *texts in made.pairs)
             row, source, dropped = row + made.rows, source + len(made.arrays["source"]), dropped + made.dropped
             unreadable += made.unreadable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from functools import cache
@@ -12,8 +13,10 @@ import pytest
 
 from regard.data import Pair, PairReader
 from regard.data.corpora import phrasebook
+from regard.data.corpora.phrasebook import lecture_sentences
 from regard.data.corpora.phrasebook import phrases as french
-from regard.data.corpora.phrasebook.grammar import ADJECTIVES, NOUNS, VERBS, Clause, NounPhrase, group, predicate
+from regard.data.corpora.phrasebook.grammar import ADJECTIVES, NAMES, NOUNS, VERBS, Clause, NounPhrase, group, predicate
+from regard.data.corpora.phrasebook.lecture_sentences import LectureGrammar
 from regard.data.corpora.phrasebook.phrases import (
     EnglishWord,
     Phrase,
@@ -252,3 +255,83 @@ def test_the_first_pairs_of_the_default_book_have_not_changed() -> None:
     assert (
         hashlib.sha256(text.encode()).hexdigest() == "781c62b300ae7220d5e59da994e7041d76f32bca82b2a044f577cd8194a7f294"
     )
+
+
+@pytest.mark.parametrize("language", ["french", "spanish"])
+def test_every_target_word_is_linked_and_every_link_is_inside(language: phrasebook.Language) -> None:
+    for pair in [*phrasebook.examples(language), *phrasebook.pairs(400, language=language, lectures=True)]:
+        both = links(pair.alignment) + links(pair.possible)
+        assert {j for _, j in both} == set(range(len(pair.target.split()))), pair
+        assert {i for i, _ in both} <= set(range(len(pair.source.split()))), pair
+
+
+@pytest.mark.parametrize("language", ["french", "spanish"])
+def test_the_grammar_writes_the_examples_with_the_same_links(language: phrasebook.Language) -> None:
+    """Each example without its own word order is a sentence of the grammar, with the links that are written for it."""
+    made = set()
+    for seed in range(8000):
+        made.add(rendered(LectureGrammar(Random(seed), language).sentence(), language))
+    written = {(pair.source, pair.target, pair.alignment, pair.possible) for pair in phrasebook.examples(language)}
+    assert len(written & made) >= 3
+    for source, target, *sides in made:
+        for row in written:
+            assert row[:2] != (source, target) or row == (source, target, *sides)
+
+
+def test_a_lecture_sentence_has_one_translation() -> None:
+    for language in ("french", "spanish"):
+        matches: dict[str, str] = {}
+        for seed in (1, 2):
+            for pair in phrasebook.pairs(1500, seed=seed, language=language, lectures=True):
+                assert matches.setdefault(pair.source, pair.target) == pair.target
+
+
+def test_the_sentences_of_the_lectures() -> None:
+    french = {pair.source: pair.target for pair in phrasebook.examples("french")}
+    castilian = {pair.source: pair.target for pair in phrasebook.examples("spanish")}
+    agreement = "the agreement on the european economic area was signed in august 1992 ."
+    assert french[agreement] == "l' accord sur la zone économique européenne a été signé en août 1992 ."
+    assert {"il a m' entarté", "il m' a entarté"} <= {pair.target for pair in phrasebook.examples("french")}
+    assert french["i am a student"] == "je suis étudiant"
+    assert castilian["i am from canada"] == "yo soy de canadá"
+    assert castilian["can you bring me a fork ?"] == "¿ me puedes traer un tenedor ?"
+
+
+def test_both_languages_of_a_sentence_follow_each_other_and_stay_in_one_split() -> None:
+    train = list(phrasebook.pairs(600, language="both"))
+    test = list(phrasebook.pairs(200, language="both", split="test"))
+    for first, second in zip(train[::2], train[1::2], strict=True):
+        assert [first.source[:6], second.source[:6]] == ["<2fr> ", "<2es> "]
+        assert first.source[6:] == second.source[6:]
+    assert not {pair.source for pair in train} & {pair.source for pair in test}
+    assert all(i > 0 for pair in train for i, _ in links(pair.alignment)), "the tag is linked to nothing"
+
+
+def test_spanish_forms() -> None:
+    assert lecture_sentences.spanish_verb("mirar").preterite == ("miré", "miraste", "miró", "miramos", "miraron")
+    assert lecture_sentences.spanish_plural("profesor") == "profesores"
+
+
+INVENTED = re.compile(r"([bdfgklmnprstvz]{1,2}[aeiou]){3}(la|k)|\d{2,5}")
+
+
+def test_every_sentence_has_a_word_to_copy_and_it_is_linked() -> None:
+    train = list(phrasebook.pairs(300, invented=True))
+    words = set()
+    for pair in train:
+        source, target = pair.source.split(), pair.target.split()
+        links = {(int(i), int(j)) for i, j in (link.split("-") for link in (pair.alignment or "").split())}
+        copied = [(i, j) for i, j in links if source[i] == target[j] and INVENTED.fullmatch(source[i])]
+        assert copied, pair
+        assert not set(source) & NAMES.keys(), pair
+        words |= {source[i] for i, _ in copied}
+    assert len(words) > 250  # hardly one twice
+    assert train == list(phrasebook.pairs(300, invented=True))
+    assert not {pair.source for pair in train} & {
+        pair.source for pair in phrasebook.pairs(300, split="test", invented=True)
+    }
+
+
+def test_other_languages_have_none() -> None:
+    with pytest.raises(ValueError, match="invented names and numbers are for French"):
+        phrasebook.pairs(1, language="spanish", invented=True)

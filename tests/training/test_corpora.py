@@ -1,12 +1,12 @@
-"""A corpus that is trained on does not validate or test."""
+"""No corpus is trained on and also validated or tested with."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("pydantic")
-
-from typing import TYPE_CHECKING
 
 from regard.training.corpora import check
 from regard.training.recipe.data_section import FilesData, StreamData
