@@ -74,7 +74,6 @@ LOADERS = {
     "viewer/export/single_file.py": "JSON of its own server",
     "viewer/export/widget.py": "JSON of its own server",
     "viewer/http/routes/model_routes.py": "JSON that ships",
-    "unknown_words.py": "the `tokenizers` library, from JSON that it wrote itself",
 }
 """Every file that reads data, and why no data becomes code there."""
 
