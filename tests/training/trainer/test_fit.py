@@ -225,7 +225,7 @@ class TestFit:
     def test_preparing_says_how_far_it_is(
         self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr("regard.training.preparation.preparation_progress.REPORT", 0.0)
+        monkeypatch.setattr("regard.training.preparation.REPORT", 0.0)
         fit(recipe_loader.load_recipe(file, ["training.updates=1"]), tmp_path / "run")
         progress = capsys.readouterr().err
         assert "learning the vocabulary: 300 rows so far" in progress
