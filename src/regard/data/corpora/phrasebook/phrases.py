@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Literal
 
 Language = Literal["french", "spanish"]
@@ -21,7 +21,7 @@ _CONTRACTED = {
 
 @cache
 def _lexicon() -> dict[str, dict[str, str]]:
-    return tomllib.loads(files(__package__).joinpath("lexicon.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(Path(__file__).with_name("lexicon.toml").read_text(encoding="utf-8"))
 
 
 @cache
