@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 BLOCK_LINES = 50_000
 """Rows of a block. Positions in a stream count blocks."""
 BLOCK_BYTES = 1 << 26
-"""A block ends after so many bytes, if its lines are long."""
+"""A block ends after so many bytes, if its lines are long; they are counted after LOOK lines."""
+LOOK = 100
 
 
 @dataclass
@@ -131,9 +132,10 @@ class CorpusPart:
                 yield Block(self, 1, cells)
             return
         number, lines, size = 1, list[tuple[bytes | None, ...]](), 0
-        for line in zip_longest(*(_file_lines(Path(file)) for file in self.files)):
-            lines.append(line)
-            size += sum(map(len, filter(None, line)))
+        both = zip_longest(*(_file_lines(Path(file)) for file in self.files))
+        while some := list(islice(both, min(LOOK, BLOCK_LINES - len(lines)))):
+            lines += some
+            size += sum(sum(map(len, filter(None, side))) for side in zip(*some, strict=True))
             if len(lines) == BLOCK_LINES or size > BLOCK_BYTES:
                 yield Block(self, number, lines)
                 number, lines, size = number + len(lines), [], 0
@@ -169,27 +171,30 @@ class Block:
     def check(self, places: Iterable[int] | None = None) -> CheckedRows:
         """The pairs among all rows, or among those at some places of the block."""
         part = self.part
+        rows = self.rows
+        numbers: Sequence[int] = range(self.number, self.number + len(rows))
         header = int(self.number == 1 and part.layout[1])
-        chosen = range(header, len(self.rows)) if places is None else [i for i in places if i >= header]
-        rows, numbers = [self.rows[i] for i in chosen], [self.number + i for i in chosen]
+        if places is not None or header:
+            chosen = range(header, len(rows)) if places is None else [i for i in places if i >= header]
+            rows, numbers = [rows[i] for i in chosen], [self.number + i for i in chosen]
         if not part.format:
             return part.checked(rows)
         return self._well_formed(rows, numbers) or part.checked(self._cells(rows, numbers))
 
-    def _well_formed(self, rows: list[tuple[bytes | None, ...]], numbers: list[int]) -> CheckedRows | None:
+    def _well_formed(self, rows: Sequence[tuple[bytes, ...]], numbers: Sequence[int]) -> CheckedRows | None:
         """The rows, if every line is a pair: the common case, without a look at each line by itself."""
         part, (places, _) = self.part, self.part.layout
-        if part.format == "jsonl" or len(places) > 2 or not rows or not all(map(all, rows)):
+        if part.format == "jsonl" or len(places) > 2 or not rows:
             return None
         files = list(zip(*rows, strict=True))
-        if max(len(line) for lines in files for line in lines) > LONGEST:
-            return None
         try:
+            if max(max(map(len, lines)) for lines in files) > LONGEST:
+                return None
             texts = [[line.decode("utf-8") for line in lines] for lines in files]
             if part.format == "tsv":
                 cells = [line.split("\t") for line in texts[0]]
                 texts = [[row[place] for row in cells] for place in places]
-        except (UnicodeDecodeError, IndexError):
+        except (TypeError, UnicodeDecodeError, IndexError):  # None where a file has ended
             return None
         source, target = ([text.strip() for text in side] for side in texts)
         if not (all(source) and all(target)):
@@ -197,7 +202,7 @@ class Block:
         chunk = RowChunk(source, target, np.arange(len(rows)), lambda i: f"{part.files[0]}:{numbers[i]}")
         return CheckedRows(part.tagged(chunk), Counter(), {})
 
-    def _cells(self, rows: list[tuple[bytes | None, ...]], numbers: list[int]) -> Rows:
+    def _cells(self, rows: Sequence[tuple[bytes | None, ...]], numbers: Sequence[int]) -> Rows:
         part, paths = self.part, [Path(file) for file in self.part.files]
         sides = [[None if line is None else decode(line) for line in row] for row in rows]
         if part.format == "aligned":
