@@ -27,7 +27,7 @@ from regard.data.batch import END, PAD
 from regard.decoding import load_model_and_tokenizers, translate
 from regard.decoding.translation import ON_CPU, ON_GPU
 from regard.models import EncoderDecoder, RecurrentDecoderConfig
-from regard.training.preparation.recipe_corpus import read
+from regard.training.corpora import read
 from regard.training.run.run_folder import Run
 from regard.training.score import bleu as scores
 

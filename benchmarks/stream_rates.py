@@ -2,8 +2,7 @@
 
 What a stream costs the process that makes its batches: CPU seconds of one core to read, encode and deal out generated
 pairs (those of `benchmarks.prepare_pairs`), with a vocabulary of 16,000 pieces. Every process of a training reads the
-whole stream, encodes its share of each buffer, reads the shares of the others, and makes its own batches. The pairs per
-second are those that all GPUs together get.
+whole stream, encodes it, and makes its own batches. The pairs per second are those that all GPUs together get.
 """
 
 from __future__ import annotations
@@ -11,17 +10,15 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from benchmarks.prepare_pairs import write_pairs
 from regard.data import EncodedCorpus, TokenizerPair
 from regard.data.batches import Batches
-from regard.data.preparation.corpus_part import CorpusPart
-from regard.data.streaming.pair_stream import FileStream
-from regard.training.streaming.buffer_shares import BufferShares
-from regard.training.streaming.stream_updates import buffer_chunks
+from regard.data.corpus_blocks import CorpusPart
+from regard.data.pair_stream import FileStream
+from regard.training.streams import buffer_chunks
 
 TOKENS = 25_000  # of a batch
 PROCESSES = 8
@@ -39,14 +36,8 @@ def main() -> None:
         tokenizers = TokenizerPair.train("bpe", 16_000, islice(stream.readers()[0], 50_000))
         (Path(folder) / "tokenizers").mkdir()
         tokenizers.save(Path(folder) / "tokenizers")
-        # Each process has a cache of words of its own: so do those that are measured here.
-        alone, others, one = (
-            partial(EncodedCorpus.build_chunks, tokenizers=TokenizerPair.load(Path(folder) / "tokenizers"), longest=128)
-            for _ in range(3)
-        )
-        seconds, tokens = dict.fromkeys(("reading", "encoding", "share", "batches"), 0.0), 0
-        blocks, shares = stream.blocks(0), BufferShares(Path(folder) / "shares", "one", 0, PROCESSES)
-        shares.clear()
+        seconds, tokens = dict.fromkeys(("reading", "encoding", "batches"), 0.0), 0
+        blocks = stream.blocks(0)
         count = 0
         while count < pairs:
             start = time.process_time()
@@ -54,36 +45,26 @@ def main() -> None:
             while sum(len(each.chunk.rows) for each in buffer) < BUFFER and (block := next(blocks, None)) is not None:
                 buffer.append(block)
             read = time.process_time()
-            chunks = list(buffer_chunks(buffer))
-            encoded = alone(chunks)
-            whole = time.process_time()
-            for rank in range(1, PROCESSES):  # what the others do meanwhile
-                first, last = (len(chunks) * each // PROCESSES for each in (rank, rank + 1))
-                others(chunks[first:last], folder=shares.folder / f"{count}.{rank}")
-            start_share = time.process_time()
-            shares.build(str(count), chunks, one)
+            encoded = EncodedCorpus.build_chunks(buffer_chunks(buffer), tokenizers, longest=128)
             done = time.process_time()
             batches = Batches(encoded, tokens=TOKENS, world=PROCESSES)
             for _ in batches:
                 pass
             seconds["reading"] += read - start
-            seconds["encoding"] += whole - read
-            seconds["share"] += done - start_share
+            seconds["encoding"] += done - read
             seconds["batches"] += time.process_time() - done
             count += sum(len(each.chunk.rows) for each in buffer)
             tokens += int((encoded.target_lengths - 1).sum())
     print(f"{count:,} pairs, {tokens / count:.1f} target tokens each")
     names = {
         "reading": "reading",
-        "encoding": "encoding all",
-        "share": f"a share of {PROCESSES}, with the exchange",
+        "encoding": "encoding",
         "batches": f"batches of one of {PROCESSES}",
     }
     for key, name in names.items():
         print(f"{name:>32}: {1e6 * seconds[key] / count:6.2f} μs a pair")
-    for name, part in (("one process", "encoding"), (f"{PROCESSES} processes", "share")):
-        total = seconds["reading"] + seconds[part] + seconds["batches"]
-        print(f"{name:>32}: {count / total:10,.0f} pairs/s, {tokens / total:,.0f} target tokens/s")
+    total = sum(seconds.values())
+    print(f"{'in all':>32}: {count / total:10,.0f} pairs/s, {tokens / total:,.0f} target tokens/s")
 
 
 if __name__ == "__main__":

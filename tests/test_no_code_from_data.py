@@ -36,11 +36,10 @@ LOADERS = {
     "data/encoded_corpus.py": "JSON, and arrays of numbers mapped as raw bytes: not .npy, so no objects",
     "data/label_set.py": "JSON",
     "data/picture_reader.py": "Pillow, with a list of formats: never EPS, for which it would start Ghostscript",
-    "data/preparation/bpe_dropout.py": "JSON of a tokenizer",
-    "data/preparation/shard.py": "JSON, and arrays of numbers of fixed types as raw bytes",
-    "data/preparation/shard_worker.py": "JSON",
+    "data/bpe_dropout.py": "JSON of a tokenizer",
+    "data/corpora/phrasebook/phrases.py": "TOML of the package",
     "data/row_readers.py": "JSON",
-    "data/streaming/arrow_rows.py": "pyarrow ≥ 17, and `datasets` from a saved folder or from data files of a dataset, "
+    "data/arrow_rows.py": "pyarrow ≥ 17, and `datasets` from a saved folder or from data files of a dataset, "
     "without trust_remote_code; import_module of fixed names",
     "data/sound_reader.py": "libsndfile",
     "data/source_reader.py": "JSON; the kinds of readers are a fixed list",
@@ -63,7 +62,7 @@ LOADERS = {
     "training/run/checkpoints.py": "safetensors",
     "training/run/results_file.py": "JSON",
     "training/run/run_folder.py": "TOML",
-    "training/streaming/stream_positions.py": "JSON",
+    "training/streams.py": "JSON",
     "training/trainer/data_module.py": "JSON",
     "training/trainer/fit.py": "TOML",
     "training/score/evaluation.py": "TOML",
@@ -74,7 +73,6 @@ LOADERS = {
     "viewer/export/single_file.py": "JSON of its own server",
     "viewer/export/widget.py": "JSON of its own server",
     "viewer/http/routes/model_routes.py": "JSON that ships",
-    "unknown_words.py": "the `tokenizers` library, from JSON that it wrote itself",
 }
 """Every file that reads data, and why no data becomes code there."""
 

@@ -311,7 +311,7 @@ def test_a_language_model_is_scored_on_a_text(
 ) -> None:
     pytest.importorskip("pydantic")
     from regard.data.source_reader import EmptyReader
-    from regard.training.preparation.recipe_corpus import read
+    from regard.training.corpora import read
     from regard.training.recipe import recipe_loader, recipe_writer
 
     folder, file = tmp_path / "lstm-1", tmp_path / "my.txt"

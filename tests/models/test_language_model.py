@@ -243,7 +243,7 @@ def test_recipes_that_cannot_be_are_reported_before_anything_is_read(recipe: str
 )
 def test_texts_that_cannot_be_read(tmp_path: Path, data: bytes | None, message: str) -> None:
     pytest.importorskip("pydantic")
-    from regard.training.preparation.recipe_corpus import read
+    from regard.training.corpora import read
     from regard.training.recipe import recipe_loader
 
     if data is not None:

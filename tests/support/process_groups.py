@@ -28,7 +28,6 @@ from regard.training import fit
 from regard.training.distributed import sharded_checkpoint
 from regard.training.recipe import recipe_loader
 from regard.training.run.checkpoints import WeightSnapshots
-from regard.training.streaming.buffer_shares import NAME
 from regard.training.trainer import final_model, lightning_module
 from regard.training.trainer import fit as fit_module
 from tests.support.tiny_training import corpus, data_section
@@ -204,7 +203,6 @@ def main(folder: Path) -> None:
     groups.run("killed", 2, lambda rank: end_in_update("killed", *SHARDED, rank=rank))
     groups.run("killed-saving", 2, end_while_saving)
     groups.run("killed-stream", 2, lambda rank: end_in_update("killed-stream", *streamed, rank=rank))
-    groups.report["killed-stream"]["shares"] = [*map(str, (folder / "killed-stream" / "data" / NAME).rglob("*.bin"))]
     for name in ("killed", "killed-saving", "killed-stream"):
         kept = folder / name / "checkpoints"
         groups.report[name]["left"] = sorted(file.name for file in kept.iterdir())

@@ -100,7 +100,7 @@ def _pairs(
     if file is not None:
         if texts or links is not None or possible is not None:
             raise ValueError("give a pair (and its --links), or a --file of pairs, not both")
-        from ..data.streaming.header_row import header_remark
+        from ..data.row_readers import header_remark
         from ..training.score.evaluation import pairs_of_file, parse_columns
 
         chosen = parse_columns(columns)

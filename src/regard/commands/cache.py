@@ -25,7 +25,7 @@ def cache(
       regard cache
       regard cache --clear
     """
-    from ..data.preparation.preparation_cache import KINDS, PreparationCache
+    from ..data.preparation import KINDS, PreparationCache
 
     cache = PreparationCache()
     if clear:

@@ -86,7 +86,7 @@ def evaluate(
       regard evaluate runs/birds/model-300
     """
     from ..atomic_write import write_text
-    from ..data.streaming.header_row import header_remark
+    from ..data.row_readers import header_remark
     from ..decoding import load_model_and_tokenizers
     from ..training.run import results_file
     from ..training.score.evaluation import (

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from jaxtyping import Int64, Shaped
 
+    from .bpe_dropout import BpeDropout
     from .encoded_corpus import EncodedCorpus
-    from .preparation.bpe_dropout import BpeDropout
 
 # The widths of `fixed_shapes`: padding costs at most 7 tokens where most sentences are, a third where few are.
 LADDER = [*range(8, 65, 8), 80, 96, 128, 160, 192, 256, 384, 512, *(2**n for n in range(10, 31))]

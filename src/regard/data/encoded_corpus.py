@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,9 +14,8 @@ import numpy as np
 from ..atomic_write import replacing_folder
 from ..json_file import DamagedFileError, read_object
 from ..noun_count import count_of
+from .encoding import CHUNK, MediaEncoder, encode_chunk, known_targets, row_chunks
 from .inverse_document_frequency import inverse_document_frequency
-from .preparation.media_encoder import MediaEncoder
-from .preparation.row_chunk import CHUNK, encode_chunk, known_targets, row_chunks
 
 if TYPE_CHECKING:
     import os
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
 
     from jaxtyping import Float32, Int, Int32, Int64, Shaped
 
+    from .encoding import RowChunk
     from .inverse_document_frequency import IdfFormula
     from .pair import Pair
-    from .preparation.row_chunk import RowChunk
     from .tokenizer_pair import TokenizerPair
 
 ARRAYS = {
@@ -153,16 +152,6 @@ class EncodedCorpus:
             # numpy maps no empty file
             arrays[name] = np.memmap(file, kind, mode="r") if size else np.empty(0, kind)
         return cls(arrays, about, folder)
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[EncodedCorpus]) -> EncodedCorpus:
-        """Corpora of the same source reader one after the other, in memory."""
-        arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ARRAYS}
-        before = np.cumsum([0, *(len(part.source) for part in parts[:-1])])
-        arrays["source_starts"] += np.repeat(before, [len(part) for part in parts])
-        dropped = sum(part.about.dropped for part in parts)
-        unreadable = tuple(message for part in parts for message in part.about.unreadable)
-        return cls(arrays, replace(parts[0].about, dropped=dropped, unreadable=unreadable))
 
     def repeats(self, weights: Sequence[int]) -> Int64[np.ndarray, "pairs"]:
         """The weight of the corpus that each pair belongs to."""

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Sequence
 
-    from .preparation.word_cache import FlatIds
 
 FIRST = UNKNOWN + 1  # the id of the first label: those before are special in every vocabulary of ours
 MOST = 10_000
@@ -61,12 +60,6 @@ class LabelSet:
                 known = ", ".join(self.names[:10]) + (" …" if len(self.names) > 10 else "")
                 raise UnknownLabelError(f"no label is called {quoted(text)}; the training data has {known}")
         return [[self._ids[text]] for text in texts]
-
-    def encode_flat(self, texts: Sequence[str]) -> FlatIds:
-        """The same as one array and the length of each, which is 1."""
-        from .preparation.word_cache import flat_ids
-
-        return flat_ids(self.encode_batch(texts))
 
     def decode(self, ids: Sequence[int]) -> str:
         return " ".join(self.names[i - FIRST] for i in ids if i >= FIRST)

@@ -11,13 +11,12 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from ..noun_count import count_of
-from .pair import RowProblem
-from .streaming.arrow_rows import datasets_folder, is_saved_dataset, parquet
-from .streaming.column_names import column_names, row_cells
+from .arrow_rows import column_names, datasets_folder, is_saved_dataset, parquet, row_cells
+from .pair import Pair, RowProblem
 from .text_lines import COMPRESSED, LONGEST, lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     Column = int | str
@@ -27,6 +26,16 @@ if TYPE_CHECKING:
     Numbered = Iterable[tuple[int, str | RowProblem]]  # lines and their numbers, from 1
 
 SUFFIXES = ".tsv, .txt, .csv, .jsonl (each also with .gz or .xz), .parquet, or a folder that `datasets` saved"
+
+LANGUAGES = ("english", "french", "german", "spanish", "italian", "en", "fr", "de", "es", "it")
+NAMES = frozenset(
+    [
+        *("source", "target", "src", "tgt", "text", "label", "sentence", "translation", "input", "output"),
+        *("question", "answer", "class", "category", "sentiment", "file", "path", "picture", "image", "sound"),
+        *("caption", "transcript", *LANGUAGES),
+    ]
+)
+"""What columns are often called."""
 
 
 def reader(path: Path) -> Callable[[Path, Columns | None], Rows]:
@@ -209,3 +218,18 @@ def jsonl_rows(path: Path, columns: Columns | None, numbered: Numbered) -> Rows:
             yield where, RowProblem("not JSON", f"the line is not JSON: {error}")
             continue
         yield where, row_cells(row, names)
+
+
+def header_remark(first: Pair, columns: Sequence[Column], option: str, names: Iterable[str] = ()) -> str | None:
+    """What to say if both sides of the first pair of a file are names of columns; `names` are others that are known.
+
+    `option` is how columns are named: `--columns {}` or `data.columns = [{}]`.
+    """
+    known = NAMES | {name.lower() for name in names}
+    sides = [first.source, first.target]
+    if not isinstance(columns[0], int) or not first.where.endswith(":1") or not known.issuperset(map(str.lower, sides)):
+        return None
+    return (
+        f"{first.where} looks like a header ({first.source!r}, {first.target!r}), and it is read as a row, since "
+        f"columns are numbered; if it is one, name them: {option.format(*sides)}"
+    )

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from .preparation.word_cache import FlatIds
 
 READER = "reader.json"  # how a source that is no text is read; beside the tokenizer of the target
 
@@ -45,11 +44,6 @@ class EmptyReader:
 
     def encode_batch(self, sources: Sequence[str]) -> list[list[int]]:
         return [[] for _ in sources]
-
-    def encode_flat(self, sources: Sequence[str]) -> FlatIds:
-        from .preparation.word_cache import flat_ids
-
-        return flat_ids(self.encode_batch(sources))
 
     def to_dict(self) -> dict[str, Any]:
         return {}

@@ -62,31 +62,35 @@ def text(path: Path) -> str:
         raise ValueError(f"{path}: byte {error.start + 1}, 0x{content[error.start]:02x}, is not UTF-8") from None
 
 
-def read(file: IO[bytes], *, has_mark: bool = True) -> Iterator[str | RowProblem]:
+def read(file: IO[bytes]) -> Iterator[str | RowProblem]:
     """Each line without its end; a RowProblem for one that is too long or not UTF-8. Only \\n and \\r\\n end a line.
 
-    With `has_mark`, a byte order mark at the beginning is left out; a file that is only this mark has no lines.
+    A byte order mark at the beginning is left out; a file that is only this mark has no lines.
     """
-    first = has_mark
+    return map(decode, raw_lines(file))
+
+
+def raw_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Each line with its end; of one that is too long, the first bytes."""
+    first = True
     while line := file.readline(LONGEST + 2):  # the longest line and its end
-        if first and line == BOM:
+        if len(line) == LONGEST + 2 and not line.endswith(b"\n"):
+            _skip_rest(file)
+        elif first and not (line := line.removeprefix(BOM)):
             return
-        text = line.removesuffix(b"\n").removesuffix(b"\r")
-        if len(text) > LONGEST:
-            if not line.endswith(b"\n"):
-                _skip_rest(file)
-            yield RowProblem("over-long line", f"the line is longer than {LONGEST:,} bytes")
-        else:
-            yield _decode(text.removeprefix(BOM) if first else text)
         first = False
+        yield line
 
 
-def _decode(line: bytes) -> str | RowProblem:
+def decode(line: bytes) -> str | RowProblem:
+    text = line.removesuffix(b"\n").removesuffix(b"\r")
+    if len(text) > LONGEST:
+        return RowProblem("over-long line", f"the line is longer than {LONGEST:,} bytes")
     try:
-        return line.decode("utf-8")
+        return text.decode("utf-8")
     except UnicodeDecodeError as error:
         return RowProblem(
-            "undecodable bytes", f"byte {error.start + 1} of the line, 0x{line[error.start]:02x}, is not UTF-8"
+            "undecodable bytes", f"byte {error.start + 1} of the line, 0x{text[error.start]:02x}, is not UTF-8"
         )
 
 

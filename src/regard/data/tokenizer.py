@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import re
+import zlib
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from ..atomic_write import write_text
 from ..special_tokens import END, SPECIALS, UNKNOWN
-from ..unknown_words import UnknownWords
-from .preparation.tokenizer_parts import (
-    SPACE,
-    Kind,
-    matches_anywhere,
-    text_normalizer,
-    text_splitter,
-    untrained_backend,
-)
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator, Sequence
 
-    from .preparation.word_cache import FlatIds, WordCache
+    from .encoding import FlatIds, WordCache
 
 PASSAGE = 1 << 16  # characters of a text that are tokenised together
 
 _CUT = re.compile(r"(?<=\S) (?=\S)")
+Kind = Literal["bpe", "unigram", "word", "character"]
+
+SPACE = "▁"  # stands for the space before a word, so that pieces joined give the text back
+ALPHABET = 1000  # rarer characters of the training text are <unk>
+
+# Pieces never cross these: a word with the apostrophe that ends it (l', aujourd'), a word, a number, an escape of
+# Moses' tokenizer (&apos;), a run of anything else; each with the space before it.
+_BOUNDS = r"▁?(?:[\p{L}\p{M}]+['’]?|\p{N}+|&(?:[a-z]+|#[0-9]+);|[^\p{L}\p{M}\p{N}▁]+)|▁"
+
+# The words of kind "word" with `punctuation`, in this order: a tag (<2fr>), an elided word (l', qu'), a word with its
+# hyphens and apostrophes (est-ce, aujourd'hui) but without 's, a number, 's, any other character.
+_WORDS = (
+    r"<2\p{L}+>|(?:[cdjlmnst]|qu)['’]|[\p{L}\p{M}]+(?:[-'’](?!s(?![\p{L}\p{M}]))[\p{L}\p{M}]+)*"
+    r"|\p{N}+|['’]s(?![\p{L}\p{M}])|[^\p{L}\p{M}\p{N}]"
+)
+_UNKNOWN_NAME = "<unknown {}>"  # no word of a text: it has a space
 
 
 class Tokenizer:
@@ -149,7 +159,7 @@ class Tokenizer:
 
     def encode_flat(self, texts: Sequence[str]) -> FlatIds:
         """What `encode_batch` gives, as one array and the length of each; fast where words occur again and again."""
-        from .preparation.word_cache import WordCache, flat_ids
+        from .encoding import WordCache, flat_ids
 
         if not self.encodes_words_alone:
             return flat_ids(self.encode_batch(texts))
@@ -278,3 +288,140 @@ def _require_text(texts: Iterable[str]) -> Iterator[str]:
         yield text
     if empty:
         raise ValueError("there is no text to train a tokenizer on")
+
+
+@dataclass(frozen=True)
+class UnknownWords:
+    """An unknown word w has the id `first` + crc32(w) mod `count`; these are the last ids of the vocabulary.
+
+    See et al. 2017 number the unknown words of each source. A hash needs no source, so each side is encoded alone. Two
+    different unknown words share an id with probability 1/count; `words` then keeps the first of them.
+    """
+
+    first: int
+    count: int
+    normalizer: Any
+
+    @classmethod
+    def of(cls, backend: Any) -> UnknownWords | None:
+        """Those of a tokenizer of the library; None where it has none."""
+        first = backend.token_to_id(_UNKNOWN_NAME.format(0))
+        if first is None:
+            return None
+        count = backend.get_vocab_size() - first
+        if (
+            count < 1
+            or backend.token_to_id(_UNKNOWN_NAME.format(count - 1)) != first + count - 1
+            or backend.normalizer is None
+        ):
+            raise ValueError(
+                f"the vocabulary has {_UNKNOWN_NAME.format(0)!r}, but does not end in ids of unknown words"
+            )
+        return cls(first, count, backend.normalizer)
+
+    @classmethod
+    def add_ids(cls, backend: Any, count: int) -> Any:
+        """The same tokenizer of the library with `count` ids for unknown words at the end of its vocabulary."""
+        values = json.loads(backend.to_str())
+        vocabulary = values["model"]["vocab"]
+        for number in range(count):
+            vocabulary[_UNKNOWN_NAME.format(number)] = len(vocabulary)
+        return type(backend).from_str(json.dumps(values))
+
+    def __contains__(self, token: int) -> bool:
+        return token >= self.first
+
+    def token(self, word: str) -> int:
+        """The id of an unknown word."""
+        return self.first + zlib.crc32(self.normalizer.normalize_str(word).encode("utf-8")) % self.count
+
+    def tokens(self, text: str, encoding: Any) -> list[int]:
+        """The ids of an encoding, with those of unknown words in place of <unk>."""
+        words = (text[begin:end] for begin, end in encoding.offsets)
+        return [self.token(word) if i == UNKNOWN else i for i, word in zip(encoding.ids, words, strict=True)]
+
+    def words(self, text: str, encoding: Any) -> dict[int, str]:
+        """The unknown words of a text, by their ids."""
+        words: dict[int, str] = {}
+        for word in _unknown_words(text, encoding):
+            words.setdefault(self.token(word), word)
+        return words
+
+    def absent(self, text: str, encoding: Any, words: dict[int, str]) -> list[str]:
+        """The unknown words of a text that are not among `words`, those of a source. An equal id is not enough."""
+        normalized = {i: self.normalizer.normalize_str(word) for i, word in words.items()}
+        return [
+            word
+            for word in _unknown_words(text, encoding)
+            if normalized.get(self.token(word)) != self.normalizer.normalize_str(word)
+        ]
+
+    def replace_ids(self, tokens: Iterable[int], pieces: Iterable[str], words: dict[int, str]) -> list[str]:
+        """The pieces, with the words in place of their ids; <unk> for an id that none of them has."""
+        return [words.get(i, "<unk>") if i in self else piece for i, piece in zip(tokens, pieces, strict=True)]
+
+
+def _unknown_words(text: str, encoding: Any) -> list[str]:
+    """The words of a text that its encoding has as <unk>."""
+    pairs = zip(encoding.ids, encoding.offsets, strict=True)
+    return [text[begin:end] for i, (begin, end) in pairs if i == UNKNOWN]
+
+
+def untrained_backend(kind: str, size: int, lowercase: bool, punctuation: bool) -> tuple[Any, Any]:
+    """A tokenizer of the library with its parts in place, and what trains it."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models
+
+    unknown = SPECIALS[UNKNOWN]
+    backend: Any
+    if kind == "bpe":
+        backend, model = Backend(models.BPE(unk_token=unknown, fuse_unk=True)), "BPE"
+    elif kind == "unigram":
+        backend, model = Backend(models.Unigram()), "Unigram"
+    else:
+        backend, model = Backend(models.WordLevel(unk_token=unknown)), "WordLevel"
+    backend.pre_tokenizer = text_splitter(kind, punctuation)
+    if kind != "word":
+        backend.decoder = decoders.Metaspace(SPACE, prepend_scheme="always")
+    backend.normalizer = text_normalizer(lowercase)
+    return backend, tokenizer_trainer(model, size)
+
+
+def matches_anywhere(token: Any) -> bool:
+    """Whether an added token is found alike in a text and in a word of it, and takes the space before it along."""
+    return bool(token.special or (token.lstrip and not (token.rstrip or token.single_word or token.normalized)))
+
+
+def text_normalizer(lowercase: bool) -> Any:
+    from tokenizers import normalizers
+
+    steps = [normalizers.NFC(), normalizers.Lowercase()] if lowercase else [normalizers.NFC()]
+    return normalizers.Sequence(steps)
+
+
+def text_splitter(kind: str, punctuation: bool, *, prepend: Literal["always", "never"] = "always") -> Any:
+    """What cuts a text into parts that pieces do not cross; `punctuation` is for kind "word".
+
+    `prepend`: whether a space is put before the text, which the other kinds mark.
+    """
+    from tokenizers import Regex, pre_tokenizers
+
+    if kind == "word":
+        spaces = pre_tokenizers.WhitespaceSplit()
+        words = pre_tokenizers.Split(Regex(_WORDS), "isolated")
+        return pre_tokenizers.Sequence([spaces, words]) if punctuation else spaces
+    marked = pre_tokenizers.Metaspace(SPACE, prepend_scheme=prepend, split=False)
+    bounds = "(?m)." if kind == "character" else _BOUNDS
+    return pre_tokenizers.Sequence([marked, pre_tokenizers.Split(Regex(bounds), "isolated")])
+
+
+def tokenizer_trainer(model: str, size: int) -> Any:
+    """What trains a model of the library, by the name of its type in tokenizer.json."""
+    from tokenizers import trainers
+
+    settings: dict[str, Any] = {"vocab_size": size, "special_tokens": SPECIALS, "show_progress": False}
+    if model == "BPE":
+        return trainers.BpeTrainer(limit_alphabet=ALPHABET, **settings)
+    if model == "Unigram":
+        return trainers.UnigramTrainer(unk_token=SPECIALS[UNKNOWN], **settings)
+    return trainers.WordLevelTrainer(**settings)

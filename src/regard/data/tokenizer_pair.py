@@ -13,9 +13,8 @@ from ..json_file import read_object
 from ..plugins import load_plugin
 from . import source_reader
 from .label_set import LabelSet
-from .preparation.tokenizer_parts import Kind
 from .source_reader import READER
-from .tokenizer import Tokenizer
+from .tokenizer import Kind, Tokenizer
 
 if TYPE_CHECKING:
     import os

@@ -29,7 +29,7 @@ def sections() -> Iterator[RenderableType]:
         return
     from ..decoding import load_model_and_tokenizers
     from ..training import fit
-    from ..training.preparation.recipe_corpus import read
+    from ..training.corpora import read
     from ..training.recipe import recipe_loader
     from ..training.score.translation_evaluation import evaluate_translation
 

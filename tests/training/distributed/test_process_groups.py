@@ -22,7 +22,6 @@ from regard.models import EncoderDecoder
 from regard.training import fit
 from regard.training.recipe import recipe_loader
 from regard.training.run.checkpoint_manifest import read_checkpoint
-from regard.training.streaming.buffer_shares import NAME
 from tests.support.paths import ROOT
 from tests.support.process_groups import ONE, tiny_transformer
 from tests.support.tiny_training import measured
@@ -85,14 +84,6 @@ def test_a_process_that_crashes_says_where(report: dict[str, Any]) -> None:
 def test_two_processes_learn_what_one_learns(folder: Path, report: dict[str, Any], run: str) -> None:
     assert_ended(report, "together", [0, 0])
     assert_as_plain(folder, run)
-
-
-def test_two_processes_share_the_encoding_of_a_stream(folder: Path, report: dict[str, Any]) -> None:
-    """What they exchange is there after a kill, and gone when they have ended."""
-    assert report["killed-stream"]["shares"]
-    assert_ended(report, "restart", [0, 0])
-    for run in ("streamed", "killed-stream"):
-        assert not (folder / run / "data" / NAME).exists()
 
 
 def test_each_process_writes_its_part_of_the_parameters_and_moments(folder: Path) -> None:

@@ -21,8 +21,7 @@ from regard.models import (
     RecurrentEncoderConfig,
     TransformerEncoderConfig,
 )
-from regard.training.preparation.corpus_paths import folder
-from regard.training.preparation.recipe_corpus import read
+from regard.training.corpora import folder, read
 from regard.training.recipe import recipe_loader, recipe_parts
 from regard.training.recipe.data_section import PluginData
 from regard.training.recipe.recipe_errors import RecipeError

@@ -15,7 +15,7 @@ pytest.importorskip("pytorch_lightning")
 from regard.decoding import load_model_and_tokenizers
 from regard.models import EncoderDecoder
 from regard.training import fit
-from regard.training.preparation.recipe_corpus import read
+from regard.training.corpora import read
 from regard.training.recipe import recipe_loader
 from regard.training.recipe.recipe_loader import shipped_parts, shipped_recipes
 from regard.training.score.evaluation import evaluate_task

@@ -88,7 +88,7 @@ def test_an_unknown_label_is_reported_with_those_that_are_known(tmp_path: Path) 
 
 
 def test_a_label_that_only_the_held_out_row_has_is_reported_as_that(tmp_path: Path) -> None:
-    from regard.training.preparation.recipe_corpus import read
+    from regard.training.corpora import read
 
     settings = ('data.kind="files"', f'data.root="{tmp_path}"', 'data.train=["all.tsv"]', "data.valid=[]")
     settings = (*settings, "data.hold_out=10", "training.accelerator=cpu", "tokenizer.kind=word")
@@ -112,7 +112,7 @@ def test_what_is_held_out_is_named_as_that(tmp_path: Path, rows: list[str], sett
     settings = ('data.kind="files"', f'data.root="{tmp_path}"', 'data.train=["all.tsv"]', "data.valid=[]")
     settings = (*settings, "data.on_bad=skip", "data.hold_out=2", setting, "training.accelerator=cpu")
     if "longest" in setting:  # what is left to train on is short enough
-        from regard.training.preparation.recipe_corpus import read
+        from regard.training.corpora import read
 
         out = {pair.row for pair in read(recipe_loader.load_recipe("mean-opinions", settings).data, "valid")}
         kept = [row if n in out else row.replace("a b c d", "a") for n, row in enumerate(rows)]
@@ -160,7 +160,7 @@ def test_a_header_taken_for_a_row_and_a_bad_row_are_remarked_once(
 
 
 def test_one_row_of_ten_can_validate_whatever_the_order_of_the_file(tmp_path: Path) -> None:
-    from regard.training.preparation.recipe_corpus import read
+    from regard.training.corpora import read
 
     # Two labels in turn, as whole columns of some files are; the second half is of another kind.
     rows = [f"w{i}\t{'ab'[i % 2]}\n" for i in range(1000)]

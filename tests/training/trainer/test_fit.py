@@ -65,7 +65,7 @@ class TestFit:
         assert float(measured(run.folder)[0][2]) == pytest.approx(wanted.item(), rel=1e-5)
 
     def test_the_first_validation_is_what_evaluate_measures(self, file: Path, tmp_path: Path) -> None:
-        from regard.training.preparation.recipe_corpus import read
+        from regard.training.corpora import read
         from regard.training.score.translation_evaluation import evaluate_translation
 
         run = fit(recipe_loader.load_recipe(file, ["training.updates=10", "training.average=1"]), tmp_path / "run")
@@ -225,7 +225,7 @@ class TestFit:
     def test_preparing_says_how_far_it_is(
         self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr("regard.training.preparation.preparation_progress.REPORT", 0.0)
+        monkeypatch.setattr("regard.training.preparation.REPORT", 0.0)
         fit(recipe_loader.load_recipe(file, ["training.updates=1"]), tmp_path / "run")
         progress = capsys.readouterr().err
         assert "learning the vocabulary: 300 rows so far" in progress

@@ -192,7 +192,7 @@ def test_a_soft_beginning_longer_than_the_training_is_remarked() -> None:
 def test_a_root_starts_where_the_command_is_run_and_the_error_says_where(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from regard.training.preparation.recipe_corpus import check
+    from regard.training.corpora import check
 
     data = recipe_loader.load_recipe(file, ['data.root="."']).data
     (tmp_path / "elsewhere").mkdir()

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ...data.label_set import LabelSet
-from ...data.preparation.tokenizer_parts import tokenizer_trainer
 from ...data.tokenizer import Tokenizer
+from ...data.tokenizer import tokenizer_trainer
 from ...noun_count import count_of
 
 if TYPE_CHECKING:

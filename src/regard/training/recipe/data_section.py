@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
 
-from ...data.preparation.line_blocks import BLOCK_LINES
+from ...data.corpus_blocks import BLOCK_LINES
 from ...noun_count import count_of
 from ...plugins import load_plugin, plugin_path, require_own_name
 from .recipe_errors import plugin_error

@@ -13,7 +13,7 @@ import torch
 from ...data import EncodedCorpus, PairReader
 from ...data.label_set import UnknownLabelError
 from ...noun_count import count_of
-from ..preparation.recipe_corpus import read, running
+from ..corpora import read, running
 from ..run.run_folder import RECIPE, Run
 from ..tasks.task import recipe_task
 from .label_scores import LabelScore, by_label

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
-    from ...data.preparation.bpe_dropout import BpeDropout
+    from ...data.bpe_dropout import BpeDropout
     from ...models.config_base import TaskName
     from ...models.pretrained_model import PretrainedModel
     from ..recipe.recipe import Recipe

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from functools import partial
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytorch_lightning as lightning
@@ -13,20 +12,15 @@ from torch.utils.data import DataLoader, Dataset
 
 from ...checksums import check_files
 from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
+from ...data.bpe_dropout import BpeDropout
 from ...data.pair_reader import BadRowError
-from ...data.preparation.bpe_dropout import BpeDropout
 from ...noun_count import count_of
-from ..preparation.corpus_preparation import VALID_PAIRS, CorpusPreparation
-from ..preparation.data_settings_file import settings_changed
-from ..preparation.recipe_corpus import pair_stream
+from ..corpora import pair_stream
+from ..preparation import VALID_PAIRS, CorpusPreparation, settings_changed
 from ..recipe.data_section import StreamData
-from ..streaming.buffer_shares import NAME as SHARES
-from ..streaming.buffer_shares import BufferShares
-from ..streaming.stream_files import NAME as STREAM_FILES
-from ..streaming.stream_files import StreamFiles
-from ..streaming.stream_positions import NAME as STREAM
-from ..streaming.stream_positions import StreamPositions
-from ..streaming.stream_updates import StreamUpdates
+from ..streams import FILES as STREAM_FILES
+from ..streams import POSITIONS as STREAM
+from ..streams import StreamFiles, StreamPositions, StreamUpdates
 from .interrupt_signals import ignore_signals
 
 if TYPE_CHECKING:
@@ -84,7 +78,6 @@ class DataModule(lightning.LightningDataModule):
     valid_pairs: list[Pair]
     updates: UpdateBatches | StreamUpdates
     files: StreamFiles
-    shares: BufferShares | None = None
     validates: bool = True  # otherwise there is no validation set, and nothing is compared
 
     def __init__(self, run: Run, task: Task, say: Callable[[str], None], *, fixed_shapes: bool = False) -> None:
@@ -129,13 +122,6 @@ class DataModule(lightning.LightningDataModule):
             data = recipe.data.model_copy(update={"revision": revision})
             stream = pair_stream(data, seed=recipe.seed)
             self.files = StreamFiles.of(data)
-            if self.trainer.world_size > 1:
-                session: str = self.trainer.strategy.broadcast(token_hex(4))
-                rank, world = self.trainer.global_rank, self.trainer.world_size
-                self.shares = BufferShares(self.run.data / SHARES, session, rank, world)
-                if self.trainer.is_global_zero:
-                    self.shares.clear()
-                self.trainer.strategy.barrier()
             self.updates = StreamUpdates(
                 recipe,
                 self.task,
@@ -143,7 +129,6 @@ class DataModule(lightning.LightningDataModule):
                 self.tokenizers,
                 positions,
                 files=self.files.hash,
-                shares=self.shares,
                 **places,
             )
             return
@@ -174,13 +159,6 @@ class DataModule(lightning.LightningDataModule):
     def worker_settings(self, workers: int) -> dict[str, Any]:
         """The arguments of a DataLoader that has so many processes."""
         return {"num_workers": workers, "worker_init_fn": ignore_signals}
-
-    def teardown(self, stage: str) -> None:
-        if self.shares is not None:
-            self.shares.end()
-
-    def on_exception(self, exception: BaseException) -> None:
-        self.teardown("fit")
 
     def _record_files(self, updates: StreamUpdates) -> None:
         """Write which files are streamed, and say what changed since the run was interrupted."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...atomic_write import make_folder, remove_unfinished
 from ...process_group_exit import leave_groups_at_exit
+from ..corpora import check, check_tokenizer
 from ..distributed.process_launch import (
     batch_remark,
     check_processes,
@@ -15,10 +16,9 @@ from ..distributed.process_launch import (
     lost_process_errors,
     restarted,
 )
-from ..preparation.recipe_corpus import check, check_tokenizer
 from ..run.run_extension import changed_settings, require_open
 from ..run.run_folder import Run, anchored, holds_run
-from ..streaming.dataset_revision import pin_revision
+from ..streams import pin_revision
 from ..tasks.task import recipe_task
 from .device_settings import accelerator, one_thread, require_precision, uses_graphs
 from .final_model import save_final_model

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...atomic_write import make_folder
 from ...json_file import DamagedFileError
-from ..preparation.data_settings_file import write_settings
+from ..preparation import write_settings
 from ..run.checkpoint_manifest import read_checkpoint
 from ..run.provenance import Provenance
 from ..run.run_extension import RunExtension

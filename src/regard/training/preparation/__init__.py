@@ -1,1 +1,0 @@
-"""Prepares the data of a run: vocabulary and encoded corpora, in its folder."""

@@ -1,0 +1,460 @@
+"""Training on a stream: resumed to the digit, with one buffer in memory, on the commit and files of its beginning."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import weakref
+from collections import Counter
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pytorch_lightning")
+
+from regard.data import Pair, TokenizerPair
+from regard.data.corpus_blocks import CheckedRows
+from regard.data.encoding import row_chunks
+from regard.data.pair_stream import held_out_pairs
+from regard.json_file import DamagedFileError
+from regard.training import Run, fit
+from regard.training import streams as stream_updates
+from regard.training.corpora import pair_stream
+from regard.training.recipe import recipe_loader
+from regard.training.recipe.recipe_errors import RecipeError
+from regard.training.streams import StreamFiles, StreamPosition, StreamPositions, StreamUpdates, pin_revision
+from regard.training.tasks.task import recipe_task
+from tests.support.command_line import run_command
+from tests.support.tiny_training import corpus, measured
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+SETTINGS = """
+base = ["bahdanau-phrasebook"]
+[data]
+kind = "stream"
+root = '{folder}'
+{data}
+buffer = 100
+longest = 50
+tokenised = true
+[encoder]
+embedding = 8
+width = 8
+[decoder]
+embedding = 8
+width = 8
+[training]
+updates = 14
+tokens = 300
+rate = 0.01
+schedule = "constant"
+warmup = 0
+log_every = 1
+save_every = 7
+validate_every = 14
+average = 1
+tensorboard = false
+[search]
+beams = 1
+"""
+FILES = 'train = ["train-*.tsv"]\nvalid = ["valid.tsv"]'
+
+
+def recipe_file(folder: Path, data: str = FILES) -> Path:
+    for number in range(3):
+        corpus(folder / f"train-{number}.tsv", 80, seed=number)
+    corpus(folder / "valid.tsv", 6, seed=9)
+    file = folder / "stream.toml"
+    file.write_text(SETTINGS.format(folder=folder, data=data))
+    return file
+
+
+def pairs_of(file: Path) -> list[list[str]]:
+    return [line.split("\t") for line in file.read_text().splitlines()]
+
+
+def test_a_stream_resumes_to_the_digit_and_goes_on_with_other_batches(tmp_path: Path) -> None:
+    file = recipe_file(tmp_path)
+    whole = fit(recipe_loader.load_recipe(file), tmp_path / "whole")
+    assert not (whole.data / "train").exists()
+    fit(recipe_loader.load_recipe(file, ["training.updates=7"]), tmp_path / "parts")
+    parts = fit(recipe_loader.load_recipe(file, ["training.workers=1"]), tmp_path / "parts", resume=True)
+    lines = [line[:4] for line in measured(whole.folder) if line[2]]
+    assert [line[:4] for line in measured(parts.folder) if line[2]] == lines
+    epochs = [int(line[1]) for line in lines]
+    assert epochs == sorted(epochs)
+    assert epochs[-1] >= 1  # the corpus came more than once
+    positions = StreamPositions(parts.data / "stream.jsonl", writes=False).read()
+    assert {each.pairs for each in positions} == {80, 160}  # whole blocks, at least 100 pairs or the rest
+    fewer = fit(
+        recipe_loader.load_recipe(file, ["training.tokens=150", "training.updates=18"]), parts.folder, resume=True
+    )
+    every = StreamPositions(parts.data / "stream.jsonl", writes=False).read()
+    other = next(each for each in every if each.settings != positions[0].settings)
+    before = next(each for each in reversed(positions) if each.update <= 14)
+    assert (other.update, other.epoch, other.block) == (14, before.epoch, before.block)
+    assert len(measured(fewer.folder)) > len(measured(whole.folder))
+
+
+def test_it_trains_from_parquet_without_a_validation_file(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    data = 'train = ["train-*.parquet"]\nvalid_pairs = 6\ncolumns = ["en", "xx"]'
+    file = recipe_file(tmp_path, data)
+    for number in range(3):
+        columns = zip(*pairs_of(tmp_path / f"train-{number}.tsv"), strict=True)
+        table = pyarrow.table(dict(zip(("en", "xx"), map(list, columns), strict=True)))
+        parquet.write_table(table, tmp_path / f"train-{number}.parquet")
+    run = fit(recipe_loader.load_recipe(file, ["training.updates=2"]), tmp_path / "run")
+    valid = [json.loads(line)[1:] for line in (run.data / "valid.jsonl").read_text().splitlines()]
+    assert valid == pairs_of(tmp_path / "train-0.tsv")[:6]
+    with pytest.raises(ValueError, match="valid_pairs = 100 takes all pairs of the first file"):
+        fit(recipe_loader.load_recipe(file, ["data.valid_pairs=100", 'data.train=["train-0.parquet"]']), tmp_path / "b")
+
+
+def test_it_trains_from_a_dataset_as_a_user_types_it(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    data = """dataset = "made-up"
+train = ["train"]
+valid = ["validation"]
+columns = ["translation.en", "translation.xx"]"""
+    file = recipe_file(tmp_path, data)
+    (tmp_path / "made-up").mkdir()
+    for split, name in (("train", "train-0.tsv"), ("validation", "valid.tsv")):
+        rows = [{"translation": {"en": source, "xx": target}} for source, target in pairs_of(tmp_path / name)]
+        datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "made-up" / f"{split}-00000.parquet"))
+    result = run_command("train", str(file), "--out", str(tmp_path / "run"), "training.updates=2")
+    assert result.returncode == 0, result.stderr
+    assert "valid: 6 pairs" in result.stdout
+    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+    with pytest.raises(ValueError, match=r"split test cannot be read: Bad split"):
+        fit(recipe_loader.load_recipe(file, ['data.test=["test"]']), tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+class EndlessStream:
+    """Blocks of 50 pairs without an end; it counts them."""
+
+    held_out = 0
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def blocks(self, epoch: int, start: int = 0) -> Iterator[CheckedRows]:
+        while True:
+            self.read += 1
+            rows = [Pair("ba be", "baba bebe", row) for row in range(50)]
+            yield CheckedRows(next(row_chunks(rows)), Counter(), {})
+
+
+def test_no_more_than_a_buffer_is_read_ahead(tmp_path: Path) -> None:
+    recipe = recipe_loader.load_recipe(recipe_file(tmp_path))
+    tokenizers = TokenizerPair.train("word", 20, [Pair("ba be", "baba bebe")], joint=False)
+    stream: Any = EndlessStream()
+    positions = StreamPositions(tmp_path / "stream.jsonl", writes=True)
+    options: dict[str, Any] = {"rank": 0, "world": 1, "fixed_shapes": False}
+    updates = StreamUpdates(recipe, recipe_task(recipe), stream, tokenizers, positions, **options)
+    done = 0
+    for update in range(40):
+        done += sum(len(batch.rows) for batch in updates[update])
+        assert done <= 50 * stream.read <= done + 100  # data.buffer
+    with (tmp_path / "stream.jsonl").open("a") as file:
+        file.write('{"update": 40, "num')  # cut by a kill
+    again = StreamUpdates(recipe, recipe_task(recipe), EndlessStream(), tokenizers, positions, **options)  # type: ignore[arg-type]
+    assert again[39][0].rows.tolist() == updates[39][0].rows.tolist()
+    assert positions.find(39) == positions.read()[-1]
+
+
+def test_two_processes_share_every_buffer(tmp_path: Path) -> None:
+    recipe = recipe_loader.load_recipe(recipe_file(tmp_path), ["data.buffer=50"])
+    tokenizers = TokenizerPair.train("word", 20, [Pair("ba be", "baba bebe")], joint=False)
+    positions = StreamPositions(tmp_path / "stream.jsonl", writes=False)
+    ranks = [
+        StreamUpdates(
+            recipe,
+            recipe_task(recipe),
+            EndlessStream(),
+            tokenizers,
+            positions,
+            rank=rank,
+            world=2,
+            fixed_shapes=False,  # type: ignore[arg-type]
+        )
+        for rank in range(2)
+    ]
+    rows = [row for updates in ranks for batch in updates[0] for row in batch.rows.tolist()]
+    assert sorted(rows) == list(range(50))
+    assert not (tmp_path / "stream.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["task=classify"], 'data.kind = "stream" is for task = "translate"'),
+        (["data.configuration=de-en"], "name it in `dataset`"),
+        (["data.dataset=a/b", 'data.train=["x", "y"]'], "it names one split"),
+        (["data.dataset=a/b"], "name the columns of the dataset"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(tmp_path: Path, changes: list[str], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        recipe_loader.load_recipe(recipe_file(tmp_path), changes)
+
+
+def test_a_pattern_without_files_names_the_folder(tmp_path: Path) -> None:
+    recipe = recipe_loader.load_recipe(recipe_file(tmp_path), ['data.train=["none-*.tsv"]'])
+    with pytest.raises(ValueError, match=r"data\.train: there is no .*none-\*\.tsv"):
+        fit(recipe, tmp_path / "run")
+
+
+def test_a_bad_row_says_how_it_is_skipped(tmp_path: Path) -> None:
+    file = recipe_file(tmp_path, 'train = ["train-1.tsv"]\nvalid = ["valid.tsv"]')
+    with (tmp_path / "train-1.tsv").open("a") as corpus_file:
+        corpus_file.write("alone\n")
+    with pytest.raises(ValueError, match=r"train-1\.tsv:81: .*data\.on_bad=skip"):
+        fit(recipe_loader.load_recipe(file, ["tokenizer.sample=50"]), tmp_path / "run")
+
+
+def positions(folder: Path) -> list[StreamPosition]:
+    return StreamPositions(folder / "data" / "stream.jsonl", writes=False).read()
+
+
+def test_another_key_of_the_data_keeps_the_place_in_the_stream(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = recipe_file(tmp_path)
+    run = fit(recipe_loader.load_recipe(file, ["training.updates=7"]), tmp_path / "run")
+    before = positions(run.folder)
+    place = next(each for each in reversed(before) if each.update <= 7)
+    assert place.block > 0 or place.epoch > 0
+    fit(recipe_loader.load_recipe(file, ["training.updates=8", "data.on_bad=skip"]), run.folder, resume=True)
+    after = positions(run.folder)
+    assert after[: len(before)] == before
+    again = after[len(before)]  # the rows of the buffer may be others: it begins again
+    assert (again.update, again.epoch, again.block) == (7, place.epoch, place.block)
+    assert "begins again" not in capsys.readouterr().out
+    changes = ["training.updates=9", "data.on_bad=skip", 'data.train=["train-1.tsv", "train-2.tsv"]']
+    fit(recipe_loader.load_recipe(file, changes), run.folder, resume=True)
+    assert [(each.update, each.epoch, each.block) for each in positions(run.folder)][:1] == [(8, 0, 0)]
+    assert "the stream begins again" in capsys.readouterr().out
+
+
+def test_an_epoch_whose_files_changed_begins_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = recipe_file(tmp_path)
+    run = fit(recipe_loader.load_recipe(file, ["training.updates=4"]), tmp_path / "run")
+    before = positions(run.folder)
+    place = next(each for each in reversed(before) if each.update <= 4)
+    assert place.block > 0
+    corpus(tmp_path / "train-00.tsv", 80, seed=5)
+    fit(recipe_loader.load_recipe(file, ["training.updates=5"]), run.folder, resume=True)
+    again = positions(run.folder)[len(before)]
+    assert (again.update, again.epoch, again.block) == (4, place.epoch, 0)
+    message = f"data.train changed since update 4 (train-00.tsv): epoch {place.epoch} begins again"
+    assert message in " ".join(capsys.readouterr().out.split())
+    versions = json.loads((run.data / "stream_files.json").read_text())
+    assert [len(stamps) for stamps in versions.values()] == [3, 4]
+    fit(recipe_loader.load_recipe(file, ["training.updates=6"]), run.folder, resume=True)
+    assert "begins again" not in capsys.readouterr().out
+
+
+def test_files_are_the_same_in_another_folder_and_not_after_a_change(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    data: Any = recipe_loader.load_recipe(recipe_file(tmp_path / "a")).data
+    before = StreamFiles.of(data)
+    assert list(before.stamps) == ["train-0.tsv", "train-1.tsv", "train-2.tsv"]
+    (tmp_path / "a").rename(tmp_path / "b")
+    moved = data.model_copy(update={"root": str(tmp_path / "b")})
+    assert StreamFiles.of(moved) == before
+    os.utime(tmp_path / "b" / "train-1.tsv", (1, 1))
+    before.record(tmp_path / "files.json")
+    assert StreamFiles.of(moved).changes(tmp_path / "files.json", before.hash) == "train-1.tsv"
+
+
+def test_the_commit_of_a_dataset_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    changes = ["data.dataset=made/up", 'data.columns=["en", "xx"]', 'data.train=["train"]', "data.valid=[]"]
+    data: Any = recipe_loader.load_recipe(recipe_file(tmp_path), changes).data
+    commits = iter(["a" * 40, "b" * 40])
+    monkeypatch.setattr(hub.HfApi, "dataset_info", lambda *_, **__: SimpleNamespace(sha=next(commits)))
+    first, second = StreamFiles.of(data), StreamFiles.of(data)
+    assert first.stamps == {"made/up": "a" * 40}
+    assert first.hash != second.hash
+
+    def offline(*_: Any, **__: Any) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr(hub.HfApi, "dataset_info", offline)
+    assert StreamFiles.of(data).hash == ""
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_a_file_that_validates_or_tests_is_not_trained_on(tmp_path: Path, split: str) -> None:
+    data = f'train = ["*.tsv"]\n{split} = ["valid.tsv"]\nvalid_pairs = 6'
+    recipe = recipe_loader.load_recipe(recipe_file(tmp_path, data))
+    with pytest.raises(ValueError, match=rf"valid\.tsv: in data\.train = .* and in data\.{split} = .*trained on"):
+        fit(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_split_of_a_dataset_that_validates_is_not_trained_on(tmp_path: Path) -> None:
+    data = 'dataset = "made/up"\ncolumns = ["en", "xx"]\ntrain = ["train"]\nvalid = ["train"]'
+    recipe: Any = recipe_loader.load_recipe(recipe_file(tmp_path, data))
+    with pytest.raises(ValueError, match=r"train: in data\.train = .* and in data\.valid"):
+        pair_stream(recipe.data)
+
+
+def test_a_file_of_two_patterns_is_read_once(tmp_path: Path) -> None:
+    data = 'train = ["train-0.tsv", "train-*.tsv"]\nvalid_pairs = 6'
+    recipe: Any = recipe_loader.load_recipe(recipe_file(tmp_path, data))
+    stream = pair_stream(recipe.data)
+    rows = [pair for block in stream.blocks(0) for pair in zip(block.chunk.sources, block.chunk.targets, strict=True)]
+    assert len(rows) == 3 * 80 - 6
+    assert [[pair.source, pair.target] for pair in held_out_pairs(stream)] == pairs_of(tmp_path / "train-0.tsv")[:6]
+
+
+def test_one_buffer_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: list[int] = []
+    buffers: list[weakref.ref[Any]] = []
+    encode, read_blocks = StreamUpdates._encode, StreamUpdates._read_blocks
+
+    def counted_encode(self: StreamUpdates, blocks: Any) -> Any:
+        encoded = encode(self, blocks)
+        buffers.append(weakref.ref(encoded))
+        return encoded
+
+    def counted_read(self: StreamUpdates) -> Any:
+        gc.collect()
+        alive.append(sum(buffer() is not None for buffer in buffers))
+        return read_blocks(self)
+
+    monkeypatch.setattr(stream_updates.StreamUpdates, "_encode", counted_encode)
+    monkeypatch.setattr(stream_updates.StreamUpdates, "_read_blocks", counted_read)
+    recipe = recipe_loader.load_recipe(recipe_file(tmp_path))
+    tokenizers = TokenizerPair.train("word", 20, [Pair("ba be", "baba bebe")], joint=False)
+    stream: Any = EndlessStream()
+    places = StreamPositions(tmp_path / "stream.jsonl", writes=True)
+    options: dict[str, Any] = {"rank": 0, "world": 1, "fixed_shapes": False}
+    updates = StreamUpdates(recipe, recipe_task(recipe), stream, tokenizers, places, **options)
+    for update in range(8):
+        assert updates[update]
+    assert len(alive) > 2
+    assert set(alive) == {0}
+
+
+FIRST, SECOND = StreamPosition(0, 0, 0, 0, "s"), StreamPosition(5, 1, 0, 2, "s")
+
+
+@pytest.mark.parametrize("damage", ['{"update": 5, "num', "\0\0\0\0\n", '{"update": 5}\n'])
+def test_a_damaged_last_line_is_left_out_and_replaced(tmp_path: Path, damage: str) -> None:
+    file = tmp_path / "stream.jsonl"
+    positions = StreamPositions(file, writes=True)
+    positions.append(FIRST)
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(damage)
+    assert positions.read() == [FIRST]
+    positions.append(SECOND)
+    assert positions.read() == [FIRST, SECOND]
+    assert file.read_text(encoding="utf-8").count("\n") == 2
+
+
+def test_a_last_line_without_its_line_end_counts(tmp_path: Path) -> None:
+    file = tmp_path / "stream.jsonl"
+    positions = StreamPositions(file, writes=True)
+    positions.append(FIRST)
+    file.write_text(file.read_text(encoding="utf-8").removesuffix("\n"), encoding="utf-8")
+    positions.append(SECOND)
+    assert positions.read() == [FIRST, SECOND]
+
+
+def test_a_damaged_line_before_the_last_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "stream.jsonl"
+    positions = StreamPositions(file, writes=True)
+    positions.append(FIRST)
+    positions.append(SECOND)
+    first, second = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    file.write_text(first[:10] + "\n" + second, encoding="utf-8")
+    with pytest.raises(DamagedFileError, match=r"stream\.jsonl:1 is no position"):
+        positions.find(9)
+    with pytest.raises(DamagedFileError, match=r"stream\.jsonl:1 is no position"):
+        positions.append(SECOND)
+
+
+DATA = 'dataset = "made/up"\ncolumns = ["en", "xx"]\ntrain = ["train"]\nvalid = ["validation"]'
+OLD, NEW = "a" * 40, "b" * 40
+
+
+class Hub:
+    """A dataset with two branches; `main` moves, and every revision that is read is noted."""
+
+    def __init__(self, files: dict[str, Path]) -> None:
+        self.files, self.branches, self.online = files, {"main": OLD, "next": NEW}, True
+        self.read: set[str | None] = set()
+
+    def dataset_info(self, name: str, revision: str | None = None) -> SimpleNamespace:
+        assert name == "made/up"
+        if not self.online:
+            raise ConnectionError
+        return SimpleNamespace(sha=self.branches[revision or "main"])
+
+    def load_dataset(self, name: str, *_: Any, split: str, revision: str | None, **__: Any) -> Any:
+        import datasets
+
+        assert name == "made/up"
+        self.read.add(revision)
+        rows = [{"en": source, "xx": target} for source, target in pairs_of(self.files[split])]
+        return datasets.Dataset.from_list(rows).to_iterable_dataset()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return recipe_file(tmp_path, DATA)
+
+
+@pytest.fixture
+def hub(file: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    datasets, library = pytest.importorskip("datasets"), pytest.importorskip("huggingface_hub")
+    hub = Hub({"train": file.parent / "train-0.tsv", "validation": file.parent / "valid.tsv"})
+    monkeypatch.setattr(library.HfApi, "dataset_info", lambda _, name, revision=None: hub.dataset_info(name, revision))
+    monkeypatch.setattr(datasets, "load_dataset", hub.load_dataset)
+    return hub
+
+
+def test_a_run_and_a_second_run_of_its_recipe_read_the_commit_of_its_beginning(
+    file: Path, hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = fit(recipe_loader.load_recipe(file, ["training.updates=2"]), tmp_path / "run")
+    assert Run.open(run.folder).recipe.data.revision == OLD
+    assert json.loads((run.folder / "provenance.json").read_text())["dataset"] == {"name": "made/up", "revision": OLD}
+    assert f"Dataset: `made/up`, revision {OLD}" in (run.model / "README.md").read_text()
+    hub.branches["main"] = NEW
+    own = recipe_loader.load_recipe(run.folder / "recipe.toml", ["training.updates=3"])
+    fit(own, run.folder, resume=True)
+    fit(recipe_loader.load_recipe(file, ["training.updates=4"]), run.folder, resume=True)  # without a revision
+    fit(own, tmp_path / "second")
+    assert hub.read == {OLD}
+    assert "begins again" not in capsys.readouterr().out
+    with pytest.raises(ValueError, match=rf"'main' is commit {NEW} .* has read {OLD}: leave data\.revision as it is"):
+        fit(recipe_loader.load_recipe(file, ["data.revision=main"]), run.folder, resume=True)
+    fit(recipe_loader.load_recipe(file, ["training.updates=5", f"data.revision={NEW}"]), run.folder, resume=True)
+    assert hub.read == {OLD, NEW}
+    assert "the stream begins again" in capsys.readouterr().out
+
+
+def test_a_branch_or_a_tag_becomes_a_commit_once(file: Path, hub: Hub) -> None:
+    def revision(name: str, begun: Any = None, *, restart: bool = False) -> str:
+        recipe: Any = recipe_loader.load_recipe(file, [f"data.revision={name}"] if name else [])
+        return str(pin_revision(recipe, begun, restart=restart).data.revision)  # type: ignore[union-attr]
+
+    assert [revision(name) for name in ("", "main", "next", NEW)] == [OLD, OLD, NEW, NEW]
+    begun: Any = recipe_loader.load_recipe(file, [f"data.revision={OLD}"])
+    assert revision("main", begun) == OLD
+    hub.branches["main"] = NEW
+    assert [revision(name, begun, restart=True) for name in ("", "main", OLD)] == [OLD] * 3
+    hub.online = False
+    assert [revision(name) for name in ("", "main", OLD)] == ["", "main", OLD]
+    assert [revision(name, begun) for name in ("", "main", NEW)] == [OLD, OLD, NEW]
