@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from io import BytesIO, TextIOWrapper
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..data.pair import RowProblem
+
 
 READ_AHEAD = 4096  # sentences
 PROMPT = "> "
@@ -31,35 +31,35 @@ SUFFIXES = {
 TABLES = (".tsv", ".csv", ".jsonl", ".parquet")  # files with columns, by the suffix
 
 
-def kind_by_suffix(argument: str) -> str | None:
-    """The kind of file an argument names: "sound" (FILE#START:LENGTH too), "picture" or "text"."""
-    name = argument.split("#")[0].lower()
-    return next((kind for kind, suffixes in SUFFIXES.items() if name.endswith(suffixes)), None)
+def file_kind(argument: str) -> str | None:
+    """What kind of file an argument names; None: it is a text.
 
-
-def is_sound(argument: str) -> bool:
-    """Whether an argument is a sound: a generated tone, or an existing file that is not named as text or picture."""
+    By its suffix "sound", "picture" or "text", whether the file is there or not; "file" for one that is there and has
+    none of these suffixes. FILE#START:LENGTH and tone:… are sounds.
+    """
+    name = argument.split("#")[0]
     if argument.startswith("tone:"):
-        return True
-    return isfile(argument.split("#")[0]) and kind_by_suffix(argument) not in ("text", "picture")
+        return "sound"
+    known = (kind for kind, suffixes in SUFFIXES.items() if name.lower().endswith(suffixes))
+    return next(known, "file" if isfile(name) else None)
 
 
 def are_sounds(arguments: list[str]) -> bool:
-    """Whether all arguments are sounds. A missing file with the suffix of a sound is an error, and so is a mixture."""
-    sounds = [argument for argument in arguments if is_sound(argument)]
-    texts = [argument for argument in arguments if argument not in sounds]
-    for text in texts:
-        if kind_by_suffix(text) == "sound" and not isfile(text):
-            raise ValueError(f"there is no file {text:.200}; if it is a text, give a --model that reads texts")
-    if sounds and texts:
-        raise ValueError(f"{sounds[0]:.200} is a sound, and {texts[0]!r:.80} is not: give sounds or texts, not both")
-    return bool(sounds)
+    """Whether arguments are sounds, and not texts. A mixture is an error, and so is a sound that is not there."""
+    kinds = [file_kind(argument) in ("sound", "file") for argument in arguments]
+    for argument, sound in zip(arguments, kinds, strict=True):
+        if sound and not argument.startswith("tone:") and not isfile(argument.split("#")[0]):
+            raise ValueError(f"there is no file {argument:.200}; if it is a text, give a --model that reads texts")
+    if any(kinds) and not all(kinds):
+        sound, text = arguments[kinds.index(True)], arguments[kinds.index(False)]
+        raise ValueError(f"{sound:.200} is a sound, and {text!r:.80} is not: give sounds or texts, not both")
+    return any(kinds)
 
 
 def require_sounds(arguments: list[str], model: str) -> None:
-    """Refuse arguments that are neither sounds nor named like one."""
+    """Refuse texts."""
     for argument in arguments:
-        if not is_sound(argument) and kind_by_suffix(argument) != "sound":
+        if file_kind(argument) not in ("sound", "file"):
             raise ValueError(
                 f"{model} reads sounds, and {argument!r:.80} is none; for a text, give a --model that reads texts"
             )
@@ -68,12 +68,12 @@ def require_sounds(arguments: list[str], model: str) -> None:
 def refuse_file_names(arguments: list[str], model: str) -> None:
     """Refuse names of existing files as texts: probably the content of the file is meant."""
     for argument in arguments:
-        kind = kind_by_suffix(argument) if isfile(argument.split("#")[0]) else None
+        kind = file_kind(argument) if isfile(argument.split("#")[0]) else None
         if kind == "text":
             raise ValueError(
                 f"{argument:.200} is a file, and would be read as a text; --file {argument:.200} reads its lines"
             )
-        if kind is not None:
+        if kind in ("sound", "picture"):
             command = f"regard {'classify' if kind == 'sound' else 'caption'} {argument:.200}"
             raise ValueError(f"{argument:.200} is a {kind}, and {model} reads texts; for {kind}s there is: {command}")
 
@@ -89,7 +89,7 @@ class LineWarnings:
         if not self.warned_tab and "\t" in text:
             self.warned_tab = True
             typer.echo(f"regard: line {number} holds a tab; the whole line is read as the text, not a column", err=True)
-        if not self.warned_name and kind_by_suffix(text) is not None:
+        if not self.warned_name:
             try:
                 refuse_file_names([text], self.model)
             except ValueError as error:
@@ -276,13 +276,11 @@ def text_or_lines(argument: str, limit: int) -> list[str]:
     from ..data.pair import RowProblem
     from ..data.text_lines import lines
 
-    if not _is_file(argument):
-        if _looks_like_path(argument):
-            raise ValueError(
-                f"there is no file {argument:.200}; what looks like a file's name is not read as a text, unless it "
-                "ends with a full stop"
-            )
+    is_path = "/" in argument and argument.split() == [argument] and not argument.endswith(".")
+    if file_kind(argument) is None and not is_path:
         return [argument]
+    if not isfile(argument):
+        raise ValueError(f"there is no file {argument:.200}; what looks like a file's name is not read as a text")
     size = Path(argument).stat().st_size
     if size > LARGEST_FILE:
         raise ValueError(f"{argument} has {size:,} bytes; at most {LARGEST_FILE:,} are read: split it")
@@ -302,30 +300,3 @@ def text_or_lines(argument: str, limit: int) -> list[str]:
     if not result:
         raise ValueError(f"{argument} has no line with words in it")
     return result
-
-
-def digest(texts: list[str]) -> str:
-    """SHA-256 of texts and their order."""
-    from hashlib import sha256
-
-    total = sha256()
-    for text in texts:
-        encoded = text.encode("utf-8", "surrogatepass")
-        total.update(len(encoded).to_bytes(8, "big") + encoded)
-    return total.hexdigest()
-
-
-def _is_file(argument: str) -> bool:
-    try:
-        return len(argument) < 4096 and Path(argument).is_file()
-    except (OSError, ValueError):
-        return False
-
-
-def _looks_like_path(argument: str) -> bool:
-    """Whether this looks like the name of a file: by its suffix, or a single word with a separator in it."""
-    if argument.endswith("."):
-        return False
-    return kind_by_suffix(argument) == "text" or (
-        len(argument.split()) == 1 and ("/" in argument or os.sep in argument)
-    )
