@@ -68,65 +68,50 @@ def require_sounds(arguments: list[str], model: str) -> None:
 def refuse_file_names(arguments: list[str], model: str) -> None:
     """Refuse names of existing files as texts: probably the content of the file is meant."""
     for argument in arguments:
-        kind = file_kind(argument) if isfile(argument.split("#")[0]) else None
-        if kind == "text":
-            raise ValueError(
-                f"{argument:.200} is a file, and would be read as a text; --file {argument:.200} reads its lines"
-            )
-        if kind in ("sound", "picture"):
-            command = f"regard {'classify' if kind == 'sound' else 'caption'} {argument:.200}"
-            raise ValueError(f"{argument:.200} is a {kind}, and {model} reads texts; for {kind}s there is: {command}")
+        if problem := _file_problem(argument, model):
+            raise ValueError(problem)
 
 
-class LineWarnings:
-    """Warnings on stderr about lines that are read as texts: a tab, the name of a file. Each is given once."""
-
-    def __init__(self, model: str) -> None:
-        self.model = model
-        self.warned_tab = self.warned_name = False
-
-    def check(self, number: int, text: str) -> None:
-        if not self.warned_tab and "\t" in text:
-            self.warned_tab = True
-            typer.echo(f"regard: line {number} holds a tab; the whole line is read as the text, not a column", err=True)
-        if not self.warned_name:
-            try:
-                refuse_file_names([text], self.model)
-            except ValueError as error:
-                self.warned_name = True
-                typer.echo(f"regard: line {number}: {error}; here it is read as words, and so is any other", err=True)
+def _file_problem(argument: str, model: str) -> str | None:
+    kind = file_kind(argument) if isfile(argument.split("#")[0]) else None
+    if kind == "text":
+        return f"{argument:.200} is a file, and would be read as a text; --file {argument:.200} reads its lines"
+    if kind in ("sound", "picture"):
+        command = f"regard {'classify' if kind == 'sound' else 'caption'} {argument:.200}"
+        return f"{argument:.200} is a {kind}, and {model} reads texts; for {kind}s there is: {command}"
+    return None
 
 
-class TagWarnings:
-    """Warnings on stderr about sources of a model that was trained with tags before them. Each is given once.
+class TextWarnings:
+    """Warnings on stderr about texts that are read as they are; each kind is given once."""
 
-    `tags` are those of `Pretrained`.
-    """
+    def __init__(self, model: str = "", tags: tuple[str, ...] = ()) -> None:
+        self.model, self.given = model, set[str]()
+        self.tags, self.may_be_untagged = [tag for tag in tags if tag], "" in tags  # those of `Pretrained`
 
-    def __init__(self, tags: tuple[str, ...]) -> None:
-        self.known, self.may_be_untagged = [tag for tag in tags if tag], "" in tags
-        self.warned_unknown = self.warned_untagged = False
+    def _once(self, kind: str, message: str) -> None:
+        if kind not in self.given:
+            typer.echo(f"regard: {message}", err=True)
+        self.given.add(kind)
 
-    def check(self, where: str, text: str) -> None:
-        begin = text.lstrip()
-        if not self.known or not begin or begin.startswith(tuple(self.known)):
+    def check_line(self, number: int, text: str) -> None:
+        """A line with a tab, or with the name of a file."""
+        if "\t" in text:
+            self._once("tab", f"line {number} holds a tab; the whole line is read as the text, not a column")
+        if "name" not in self.given and (problem := _file_problem(text, self.model)):
+            self._once("name", f"line {number}: {problem}; here it is read as words, and so is any other")
+
+    def check_tag(self, where: str, text: str) -> None:
+        """A source without a tag, or with an unknown one, for a model that was trained with tags before sources."""
+        begin, names = text.lstrip(), ", ".join(self.tags)
+        if not self.tags or not begin or begin.startswith(tuple(self.tags)):
             return
-        names = ", ".join(self.known)
         if unknown := TAG.match(begin):
-            if not self.warned_unknown:
-                typer.echo(
-                    f"regard: {where} begins with {unknown[0]}, which this model does not know: {names}", err=True
-                )
-            self.warned_unknown = True
+            self._once("unknown", f"{where} begins with {unknown[0]}, which this model does not know: {names}")
         elif not self.may_be_untagged:
-            if not self.warned_untagged:
-                example = f"{self.known[0]} {begin:.40}"
-                typer.echo(
-                    f"regard: {where} begins with no tag, and this model knows tags, which its sources begin with: "
-                    f"{names}, as in {example!r}",
-                    err=True,
-                )
-            self.warned_untagged = True
+            example = f"{self.tags[0]} {begin:.40}"
+            known = f"this model knows tags, which its sources begin with: {names}, as in {example!r}"
+            self._once("untagged", f"{where} begins with no tag, and {known}")
 
 
 def one_text(texts: list[str] | None) -> str | None:

@@ -25,7 +25,7 @@ from .app import (
     search_settings,
 )
 from .inputs import (
-    LineWarnings,
+    TextWarnings,
     are_sounds,
     read_texts,
     refuse_file_names,
@@ -209,7 +209,7 @@ def _classify(
         raise ValueError("--compare shows the words of texts that are arguments; of lines there are labels only")
     is_text = loaded.tokenizers.source.kind == "text"
     failures = count = unknown_lines = 0
-    warnings = LineWarnings(model)
+    warnings = TextWarnings(model)
     batches = read_texts(arguments, file) if file is None or column is None else table_texts(file, column)
     for batch in batches:
         problems = {number: item.reason for number, item in enumerate(batch, 1) if isinstance(item, RowProblem)}
@@ -239,7 +239,7 @@ def _classify(
                     _print_result(loaded, result, compare, save_plot, with_source=len(arguments) > 1)
                 continue
             if is_text:
-                warnings.check(number, result.source)
+                warnings.check_line(number, result.source)
                 if result.label and UNKNOWN in result.numbers:
                     unknown_lines += TextWords.of(result, loaded.tokenizers.source).all_unknown
             probability = f"{result.probabilities[result.label]:.4f}" if result.label else ""

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from ..decoding.answers import AnswerInputs
     from ..seeing import Seen
     from ..seeing.capture.huggingface_text_model import TextModel
     from ..seeing.capture.tokenized_text import TokenizedText
     from ..seeing.corpus.corpus_run import Process
     from ..seeing.corpus.exact_sums import ExactSums
     from ..seeing.effects.effect_table import Effects
-    from ..viewer.data.answer_inputs import AnswerInputs
     from ..viewer.data.library import Library, ModelEntry
     from ..viewer.data.trace_view import TraceView
 
@@ -93,26 +93,14 @@ def _watch_huggingface(name: str, text: str, second: str | None, device: str, tr
 
 
 def _watch_own(name: str, text: str, second: str | None, device: str) -> Seen:
-    from ..decoding import load_model_and_tokenizers, translate
-    from ..seeing import watch
-    from ..viewer.data.model_run import TASKS, reads_file, watch_file, watch_text
+    from ..decoding import load_model_and_tokenizers
+    from ..decoding.watched_runs import TASKS, reads_file, watch_file, watch_text
 
     if second is not None:
         raise ValueError(f"{name} reads one sentence; --with is for models that read pairs")
     loaded = load_model_and_tokenizers.load(name, device, wanted=TASKS)
-    if reads_file(loaded):
-        seen, _ = watch_file(loaded, text)
-        seen.model = name
-        return seen
-    if loaded.model.task != "translate":
-        seen, _ = watch_text(loaded, text)
-        seen.model = name
-        return seen
-    with watch(loaded.model) as seen:
-        (translation,) = translate(loaded.model, loaded.tokenizers, [text], beams=1)
-    source, target = translation.source_pieces, translation.pieces
-    seen.model, seen.tokens = name, [target]
-    seen.sides = {"source": source, "target": target, "read": ["<s>", *target]}
+    seen, _ = watch_file(loaded, text) if reads_file(loaded) else watch_text(loaded, text)
+    seen.model = name
     return seen
 
 
@@ -121,7 +109,7 @@ MAX_LENGTH = 512
 PLOTTED = ("next", "previous", "self", "first", "delimiter", "punctuation", "identical", "induction")
 """The patterns of the figure: shares of a head's weight, from 0 to 1."""
 MAX_TEXTS = 1_000_000
-"""Limit of --texts."""
+"""Lines of a file that are read at most."""
 
 
 @app.command()
@@ -216,8 +204,6 @@ def patterns(
 
 Of = Literal["heads", "layers", "tokens"]
 By = Literal["zero", "mean", "patch"]
-MAX_TEXTS = 1_000_000
-"""Lines of a --file."""
 
 
 @app.command()
@@ -306,8 +292,8 @@ class _LanguageModel:
 
 def _load(name: str, device: str, trust_remote_code: bool) -> _LanguageModel:
     from ..decoding import load_model_and_tokenizers
+    from ..decoding.answers import text_model_answers, writer_answers
     from ..seeing.capture.huggingface_text_model import load_text_model
-    from ..viewer.data.answer_inputs import text_model_answers, writer_answers
 
     if load_model_and_tokenizers.is_own_model(name):
         own = load_model_and_tokenizers.load(name, device, wanted=("write",))
@@ -533,7 +519,7 @@ def _library(what: str | None, text: str | None, second: str | None) -> Library:
 
 def _read_file(library: Library, model: ModelEntry, file: str) -> TraceView:
     """The trace of a captioner or a classifier of sounds that reads a file."""
-    from ..viewer.data.model_run import watch_file
+    from ..decoding.watched_runs import watch_file
     from ..viewer.data.trace_view import TraceView
 
     seen, grid = watch_file(library.loaded(model), file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import repeat
-from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from unicodedata import normalize
 
@@ -29,7 +29,7 @@ from .app import (
     search_settings,
     warn_unknown_words,
 )
-from .inputs import TAG, TagWarnings, read_texts, refuse_file_names, warn_empty
+from .inputs import TAG, TextWarnings, read_texts, refuse_file_names, warn_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,6 +41,13 @@ if TYPE_CHECKING:
     from ..training.score.forced_alignment import ForcedAlignment
 
 
+PairTexts = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[SOURCE TARGET]", help="A sentence and its translation, each in quotes."),
+]
+PairFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Pairs: TSV, CSV, JSONL, Parquet, …; instead of arguments.")
+]
 MAX_TOKENS = 4096  # a decoder allocates memory for all of them
 
 
@@ -134,6 +141,12 @@ def translate(
     from ..decoding import translate as translate_texts
     from ..decoding.source_batches import no_text
 
+    if show or save_plot is not None:
+        from rich.console import Console
+
+        from ..seeing.alignment.word_level_weights import translation_word_weights
+        from ..seeing.drawing.matplotlib_figures import save_heatmap
+        from ..seeing.drawing.terminal_heatmap import heatmap
     loaded = load_model_and_tokenizers.load_ensemble(
         model or [load_model_and_tokenizers.DEFAULT], find_device(device), engine, precision=precision
     )
@@ -154,7 +167,7 @@ def translate(
     several = len(sentences) != 1  # of several, one that cannot be translated does not stop the others
     where = "sentence " if sentences else "line " if file is None else f"{file}:"
     count, failures = 0, 0
-    tag_warnings = TagWarnings(loaded.tags)
+    warnings = TextWarnings(tags=loaded.tags)
 
     def refused(number: int, reason: str) -> None:
         nonlocal failures
@@ -166,7 +179,7 @@ def translate(
             if isinstance(item, RowProblem):
                 refused(number, f"is no text: {item.reason}")
             else:
-                tag_warnings.check(f"{where}{count + number}", item)
+                warnings.check_tag(f"{where}{count + number}", item)
                 if no_text(item) is None:
                     tag = TAG.match(item.lstrip()) if loaded.tags else None  # which is warned of already
                     untagged = item.lstrip()[tag.end() :] if tag else item
@@ -191,9 +204,10 @@ def translate(
         for translation in translations:
             print_translation(translation, best, sampled=sample is not None)
             if show and len(translation.source_tokens) > 1:  # not an empty line
-                _print_heatmap(translation)
+                Console(highlight=False).print(heatmap(*translation_word_weights(translation)))
             if save_plot is not None:
-                _save_heatmap(translation, save_plot)
+                save_heatmap(save_plot, *translation_word_weights(translation))
+                typer.echo(f"wrote {save_plot}", err=True)
         count += len(batch)
     if not count:
         warn_empty(file, "translate")
@@ -216,33 +230,11 @@ def print_translation(translation: Translation, best: int, *, sampled: bool) -> 
     print(flush=True)  # an empty line between sentences
 
 
-def _print_heatmap(translation: Translation) -> None:
-    from rich.console import Console
-
-    from ..seeing.alignment.word_level_weights import translation_word_weights
-    from ..seeing.drawing.terminal_heatmap import heatmap
-
-    Console(highlight=False).print(heatmap(*translation_word_weights(translation)))
-
-
-def _save_heatmap(translation: Translation, file: Path) -> None:
-    from ..seeing.alignment.word_level_weights import translation_word_weights
-    from ..seeing.drawing.matplotlib_figures import save_heatmap
-
-    save_heatmap(file, *translation_word_weights(translation))
-    typer.echo(f"wrote {file}", err=True)
-
-
 @app.command()
 def score(
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[SOURCE TARGET]", help="A sentence and its translation, each in quotes."),
-    ] = None,
+    texts: PairTexts = None,
     model: Model = None,
-    file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Pairs: TSV, CSV, JSONL, Parquet, …; instead of arguments.")
-    ] = None,
+    file: PairFile = None,
     columns: PairColumns = None,
     device: Device = "auto",
 ) -> None:
@@ -279,10 +271,7 @@ DEFAULT = "tatoeba-bahdanau-en-fr"
 
 @app.command()
 def align(
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[SOURCE TARGET]", help="A sentence and its translation, each in quotes."),
-    ] = None,
+    texts: PairTexts = None,
     model: Model = None,
     links: Annotated[
         str | None, typer.Option(metavar="LINKS", help='Gold links of the pair, source-target from 0: "0-0 1-2".')
@@ -290,9 +279,7 @@ def align(
     possible: Annotated[
         str | None, typer.Option(metavar="LINKS", help="Links that may also be right, beside --links.")
     ] = None,
-    file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Pairs: TSV, CSV, JSONL, Parquet, …; instead of arguments.")
-    ] = None,
+    file: PairFile = None,
     columns: PairColumns = None,
     layer: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="One layer of attention. [default: the mean of all]")

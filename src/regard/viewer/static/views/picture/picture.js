@@ -26,7 +26,7 @@ export const picture = {
 };
 
 const SCENES =
-  "The captioner that ships knows scenes of shapes. Choose one of these, or a picture of yours. More: regard data scenes 5 --save pictures";
+  "The captioner that ships knows scenes of shapes. Choose one of these, or a picture of yours. More: regard scenes 5 --save pictures";
 
 /** The picture that was looked at last: it is still there when one comes back from another view. */
 /** @type {{answer: any, image: HTMLImageElement, name: string} | null} */
