@@ -46,14 +46,14 @@ def file_kind(argument: str) -> str | None:
 
 def are_sounds(arguments: list[str]) -> bool:
     """Whether arguments are sounds, and not texts. A mixture is an error, and so is a sound that is not there."""
-    kinds = [file_kind(argument) in ("sound", "file") for argument in arguments]
-    for argument, sound in zip(arguments, kinds, strict=True):
-        if sound and not argument.startswith("tone:") and not isfile(argument.split("#")[0]):
+    sounds = [file_kind(argument) in ("sound", "file") for argument in arguments]
+    for argument, is_sound in zip(arguments, sounds, strict=True):
+        if is_sound and not argument.startswith("tone:") and not isfile(argument.split("#")[0]):
             raise ValueError(f"there is no file {argument:.200}; if it is a text, give a --model that reads texts")
-    if any(kinds) and not all(kinds):
-        sound, text = arguments[kinds.index(True)], arguments[kinds.index(False)]
+    if any(sounds) and not all(sounds):
+        sound, text = arguments[sounds.index(True)], arguments[sounds.index(False)]
         raise ValueError(f"{sound:.200} is a sound, and {text!r:.80} is not: give sounds or texts, not both")
-    return any(kinds)
+    return any(sounds)
 
 
 def require_sounds(arguments: list[str], model: str) -> None:

@@ -265,7 +265,6 @@ def _print_result(
 ) -> None:
     """Print the labels and the weights; `with_source` prints the source above, unless its shaded words follow."""
     from ..seeing.drawing.terminal_heatmap import printable
-    from .app import output_console
 
     labels = list(result.probabilities.items())
     more = f"  and {len(labels) - MAX_LABELS} more" if len(labels) > MAX_LABELS else ""
@@ -287,7 +286,6 @@ def _print_words(loaded: Pretrained, result: Classification, compare: bool, save
     from ..seeing.drawing.matplotlib_figures import save_heatmap
     from ..seeing.drawing.shaded_text import ShadedText
     from ..seeing.drawing.terminal_heatmap import heatmap
-    from .app import output_console
 
     text_words = TextWords.of(result, loaded.tokenizers.source)
     if warning := text_words.warning():
@@ -330,7 +328,6 @@ def _spell(loaded: Pretrained, sounds: list[str], save_plot: Path | None, tokens
     """Print the letters of each sound; returns the number of sounds that could not be read."""
     from ..decoding import translate
     from ..seeing.drawing.matplotlib_figures import save_sound_figure
-    from .app import search_settings
 
     if not sounds:
         raise ValueError("name the sound files to spell as arguments")

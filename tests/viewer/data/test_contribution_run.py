@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import regard
+from regard.decoding import answers as answers_module
 from regard.viewer.data import library as library_module
 from regard.viewer.data.contribution_run import (
     Target,
