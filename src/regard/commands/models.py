@@ -22,6 +22,7 @@ from .app import (
     app,
     check_outputs,
     find_device,
+    output_console,
     search_settings,
 )
 from .inputs import (
