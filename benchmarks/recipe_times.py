@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.results_csv import places
 from benchmarks.training_runs import Experiment, main, where
-from regard.commands.recipes import EMBEDDED
+from regard.commands.train import EMBEDDED
 from regard.training.recipe import recipe_loader
 
 FIGURES = Path(__file__).parent / "recipe_times.csv"

@@ -149,9 +149,41 @@ def test_a_link_is_replaced_and_its_target_stays(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_left_can_be_removed(tmp_path: Path) -> None:
-    (tmp_path / "a" / "b.unfinished").mkdir(parents=True)
-    (tmp_path / "a" / "b.unfinished" / "c.unfinished").write_text("half")
-    (tmp_path / "a" / ".d.unfinished").write_text("half")
+    (tmp_path / "a" / ".b-01ab23cd.unfinished").mkdir(parents=True)
+    (tmp_path / "a" / ".b-01ab23cd.unfinished" / "c").write_text("half")
+    (tmp_path / "a" / ".d.ckpt-01ab23cd.unfinished").write_text("half")
+    (tmp_path / "a" / "cache-x_9z01ab.unfinished").mkdir()  # of tempfile
     write_text(tmp_path / "a" / "whole", "1")
     remove_unfinished(tmp_path)
     assert names(tmp_path / "a") == ["whole"]
+
+
+def test_nobody_elses_file_is_removed_or_renamed(tmp_path: Path) -> None:
+    """Those of a user whose names end alike."""
+    for name in (
+        "thesis.unfinished",
+        ".unfinished",
+        ".notes-1.unfinished",
+        "chapter.unfinished/text.md",
+        ".one.former",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("my own")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / ".e-01ab23cd.unfinished").write_text("my own")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "run" / ".l-01ab23cd.unfinished").symlink_to(tmp_path / "elsewhere")
+    before = sorted(tmp_path.rglob("*"))
+    remove_unfinished(tmp_path / "run")
+    assert sorted(tmp_path.rglob("*")) == [path for path in before if path.name != ".l-01ab23cd.unfinished"]
+    (tmp_path / "elsewhere" / ".e-01ab23cd.unfinished").unlink()
+    remove_unfinished(tmp_path)
+    for name in (
+        "thesis.unfinished",
+        ".unfinished",
+        ".notes-1.unfinished",
+        "chapter.unfinished/text.md",
+        ".one.former",
+    ):
+        assert (tmp_path / name).read_text() == "my own"

@@ -146,6 +146,15 @@ class TestErrors:
         with pytest.raises(SystemExit, match=r"^regard: two lines$"):
             cli.main()
 
+    def test_an_error_has_no_secret(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("REGARD_TOKEN", "my-secret-1")
+        self.raising(
+            monkeypatch, OSError("no answer from https://me:pw12@host/?token=abc&n=1 with my-secret-1, tokens=3")
+        )
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        assert end.value.code == "regard: no answer from https://***@host/?token=***&n=1 with ***, tokens=3"
+
     def test_an_unexpected_error_has_a_name_and_a_way_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("REGARD_TRACEBACK", raising=False)
         self.raising(monkeypatch, ZeroDivisionError("division by zero"))

@@ -42,7 +42,7 @@ The weights are kept in half precision and used in single.
 
 ## Where the sentences come from
 
-regard's own phrase book (`regard phrasebook --lectures`): sentences like those that lectures on attention show, in
+regard's own phrase book (`regard data phrasebook --lectures`): sentences like those that lectures on attention show, in
 lower case. Nothing else was learned from.
 
 ## What it is not

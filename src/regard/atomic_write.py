@@ -3,14 +3,15 @@
 Content goes to a temporary name beside its place and is flushed to the disk (fsync). Then it is renamed, and the folder
 is flushed. A reader sees the old content or the new one, never a part; so does a reader after a power cut, who sees the
 new one if the call had returned. An error leaves the old content and no temporary file; only a killed process leaves
-one behind, named `*.unfinished`. tests/training/trainer/test_power_cut.py replays a run with everything lost that was
-not flushed.
+one behind, named `.NAME-0123abcd.unfinished`. tests/training/trainer/test_power_cut.py replays a run with everything
+lost that was not flushed.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,8 @@ FORMER = ".former"
 """Of a folder that another one is about to replace: `remove_unfinished` puts it back where that did not happen."""
 LONGEST = 40
 """Characters of a name that temporary names repeat."""
+LEFTOVER = re.compile(r"(?:\.(?P<name>.{1,40})|cache)-[a-z0-9_]{8}(?P<suffix>\.unfinished|\.former)", re.DOTALL)
+"""Names that `_beside` gives, and those of temporary folders of a run. Nothing of another name is ever removed."""
 NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES}
 """Errors of file systems that flush no folder. Any other, such as EIO, means that data may be lost, and is raised."""
 
@@ -121,20 +124,28 @@ def remove_unfinished(folder: Path) -> None:
 
     Nobody else may be writing there.
     """
-    for former in list(folder.rglob(f".*{FORMER}")):
-        place = former.with_name(former.name[1:].rsplit("-", 1)[0])
-        if len(place.name) >= LONGEST:  # it may have been cut
+    left = [(path, match) for path in folder.rglob("*") if (match := LEFTOVER.fullmatch(path.name))]
+    for former, match in left:
+        if match["suffix"] != FORMER or len(match["name"] or "") in (0, LONGEST):  # it may have been cut
             continue
+        place = former.with_name(match["name"])
         if place.exists():
             shutil.rmtree(former)
         else:
             former.rename(place)
             sync(place.parent)
-    for path in list(folder.rglob(f"*{SUFFIX}")):
+    for path, match in left:
+        if match["suffix"] != SUFFIX:
+            continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether a killed process left this behind."""
+    return LEFTOVER.fullmatch(path.name) is not None
 
 
 def _beside(path: Path, suffix: str = SUFFIX) -> Path:

@@ -19,7 +19,9 @@ def main() -> None:
     except Exception as error:
         if "REGARD_TRACEBACK" in os.environ:
             raise
-        sys.exit(f"regard: {_error_line(error)}")
+        from .redaction import redacted
+
+        sys.exit(f"regard: {redacted(_error_line(error))}")
 
 
 def _error_line(error: Exception) -> str:

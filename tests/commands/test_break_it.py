@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from regard.commands.typer_app import app
+from regard.commands import app
 from regard.training.recipe.switches import SWITCHES
 
 if TYPE_CHECKING:

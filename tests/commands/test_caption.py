@@ -1,4 +1,4 @@
-"""`regard scenes` and `regard caption`, as a newcomer meets them."""
+"""`regard data scenes` and `regard caption`, as a newcomer meets them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from regard.commands import app
-from regard.commands.caption import CAPTIONER
+from regard.commands.models import CAPTIONER
 from regard.data import Tokenizer, TokenizerPair
 from regard.data.corpora import scenes
 from regard.data.picture_reader import FORMATS, PictureReader
@@ -48,11 +48,11 @@ def run(*arguments: object) -> tuple[int, str, str]:
 
 
 def test_scenes_are_listed_and_written(tmp_path: Path) -> None:
-    _, listed, _ = run("scenes", 3, "--test")
+    _, listed, _ = run("data", "scenes", 3, "--test")
     assert [line.split("\t") for line in listed.splitlines()] == [
         [pair.source, pair.target] for pair in scenes.pairs(3, split="test")
     ]
-    _, written, _ = run("scenes", 3, "--test", "--save", tmp_path / "new" / "pictures", "--size", 64)
+    _, written, _ = run("data", "scenes", 3, "--test", "--save", tmp_path / "new" / "pictures", "--size", 64)
     files = [line.split("\t")[0] for line in written.splitlines()]
     assert sorted(str(path) for path in (tmp_path / "new" / "pictures").iterdir()) == files
     with Image.open(files[1]) as image:
@@ -60,7 +60,7 @@ def test_scenes_are_listed_and_written(tmp_path: Path) -> None:
 
 
 def test_a_file_a_scene_and_several(folder: Path, tmp_path: Path) -> None:
-    run("scenes", 2, "--save", tmp_path, "--size", 64)
+    run("data", "scenes", 2, "--save", tmp_path, "--size", 64)
     model = ("--model", folder / "soft")
     _, from_file, _ = run("caption", *model, tmp_path / "scene-1.png")
     _, by_name, _ = run("caption", *model, "scene:train:0:0")
@@ -118,8 +118,8 @@ def test_what_cannot_be_captioned_is_refused(folder: Path, tmp_path: Path) -> No
 
 
 def test_help_shows_examples() -> None:
-    for command in ("caption", "scenes"):
-        _, text, _ = run(command, "--help")
+    for command in ("caption", "data scenes"):
+        _, text, _ = run(*command.split(), "--help")
         assert f"  regard {command} " in text
 
 

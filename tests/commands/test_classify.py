@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from regard.commands import app
-from regard.commands.classify import SOUND_MODEL, TEXT_MODEL
+from regard.commands.models import SOUND_MODEL, TEXT_MODEL
 from regard.data import LabelSet, Tokenizer, TokenizerPair
 from regard.data.corpora import opinions, spoken_digits, tones
 from regard.data.sound_reader import SoundReader

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     import click
 
-COMMANDS: dict[str, click.Command] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+GROUP = typer.main.get_command(app)
+COMMANDS: dict[str, click.Command] = {name: each for name, each in GROUP.commands.items() if not each.hidden}  # type: ignore[attr-defined]
+COMMANDS |= {f"data {name}": each for name, each in COMMANDS.pop("data").commands.items()}  # type: ignore[attr-defined]
 EXAMPLE = re.compile(r"^ *(?:[A-Z_]+=\S+ )*regard (?P<words>\S.*)$", re.MULTILINE)
 
 
@@ -35,7 +37,8 @@ def test_examples_are_parsed(name: str) -> None:
     given = examples(name)
     assert given, "the help has no examples"
     for words in given:
-        COMMANDS[words[0]].make_context(words[0], words[1:])
+        own = 2 if words[0] == "data" else 1
+        COMMANDS[" ".join(words[:own])].make_context(words[0], words[own:])
 
 
 def test_examples_of_train_are_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

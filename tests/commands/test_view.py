@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from regard.commands.view import view
+from regard.commands.see import view
 from tests.support.viewer_client import seen_of
 
 if TYPE_CHECKING:

@@ -430,9 +430,9 @@ COMMANDS: dict[str, list[str]] = {
     "see": ["see", SHAKESPEARE, "My lord", "--layer", "1", "--head", "2", "--links", "4"],
     "patterns": ["patterns", SHAKESPEARE, "To be, or not to be"],
     "caption": ["caption", "scene:test:0:7", "--beams", "2"],
-    "phrasebook": ["phrasebook", "4", "--test", "--links"],
-    "scenes": ["scenes", "3"],
-    "idf": ["idf", "{folder}/words.txt"],
+    "phrasebook": ["data", "phrasebook", "4", "--test", "--links"],
+    "scenes": ["data", "scenes", "3"],
+    "idf": ["data", "idf", "{folder}/words.txt"],
     "unknown option": ["see", SHAKESPEARE, "My lord", "--lair", "3"],
 }  # fmt: skip
 

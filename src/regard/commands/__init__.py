@@ -1,32 +1,8 @@
-"""The commands of `regard`, one file per verb. Slow imports happen inside the functions."""
+"""The commands of `regard`, a file per topic. Slow imports happen inside the functions."""
 
 from __future__ import annotations
 
-from . import (  # noqa: F401  each registers its command
-    align,
-    break_it,
-    cache,
-    caption,
-    classify,
-    compare,
-    demo,
-    effects,
-    evaluate,
-    export,
-    generate,
-    idf,
-    patterns,
-    phrasebook,
-    recipes,
-    samples,
-    scenes,
-    score,
-    see,
-    serve,
-    train,
-    translate,
-    view,
-)
-from .typer_app import app
+from . import data, models, see, train, translate  # noqa: F401  each registers its commands
+from .app import app
 
 __all__ = ["app"]

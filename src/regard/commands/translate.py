@@ -1,35 +1,53 @@
-"""`regard translate`."""
+"""Translators: `regard translate`, `score`, `align`."""
 
 from __future__ import annotations
 
+import math
 from itertools import repeat
-from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from unicodedata import normalize
 
 import typer
 
-from .shared_options import (
+from ..noun_count import count_of
+from .app import (
     BEAMS,
     Beams,
     CoveragePenalty,
     Device,
     EngineName,
     LengthPenalty,
+    Model,
+    PairColumns,
     Precision,
     Tokens,
+    app,
+    check_outputs,
     find_device,
+    output_console,
     search_settings,
+    warn_unknown_words,
 )
-from .text_input import TAG, TagWarnings, read_texts, refuse_file_names, warn_empty
-from .typer_app import app
-from .unknown_words_warning import warn_unknown_words
+from .inputs import TAG, TextWarnings, read_texts, refuse_file_names, warn_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..decoding import Translation
+    from rich.table import Table
 
+    from ..data import Pair
+    from ..decoding import Translation
+    from ..training.score.forced_alignment import ForcedAlignment
+
+
+PairTexts = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[SOURCE TARGET]", help="A sentence and its translation, each in quotes."),
+]
+PairFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Pairs: TSV, CSV, JSONL, Parquet, …; instead of arguments.")
+]
 MAX_TOKENS = 4096  # a decoder allocates memory for all of them
 
 
@@ -114,9 +132,7 @@ def translate(
     if save_plot is not None:
         if len(sentences) != 1 or not sentences[0].strip():
             raise ValueError("--save-plot draws one sentence: give it as the only argument")
-        from ..seeing.drawing.matplotlib_figures import check_figure_path
-
-        check_figure_path(save_plot)
+        check_outputs(save_plot)
     if any(not text.strip() for text in include or []):
         raise ValueError('--include "" is empty: give a word or phrase that the translation contains, or leave it out')
     from ..data.pair import RowProblem
@@ -125,6 +141,12 @@ def translate(
     from ..decoding import translate as translate_texts
     from ..decoding.source_batches import no_text
 
+    if show or save_plot is not None:
+        from rich.console import Console
+
+        from ..seeing.alignment.word_level_weights import translation_word_weights
+        from ..seeing.drawing.matplotlib_figures import save_heatmap
+        from ..seeing.drawing.terminal_heatmap import heatmap
     loaded = load_model_and_tokenizers.load_ensemble(
         model or [load_model_and_tokenizers.DEFAULT], find_device(device), engine, precision=precision
     )
@@ -145,7 +167,7 @@ def translate(
     several = len(sentences) != 1  # of several, one that cannot be translated does not stop the others
     where = "sentence " if sentences else "line " if file is None else f"{file}:"
     count, failures = 0, 0
-    tag_warnings = TagWarnings(loaded.tags)
+    warnings = TextWarnings(tags=loaded.tags)
 
     def refused(number: int, reason: str) -> None:
         nonlocal failures
@@ -157,7 +179,7 @@ def translate(
             if isinstance(item, RowProblem):
                 refused(number, f"is no text: {item.reason}")
             else:
-                tag_warnings.check(f"{where}{count + number}", item)
+                warnings.check_tag(f"{where}{count + number}", item)
                 if no_text(item) is None:
                     tag = TAG.match(item.lstrip()) if loaded.tags else None  # which is warned of already
                     untagged = item.lstrip()[tag.end() :] if tag else item
@@ -182,9 +204,10 @@ def translate(
         for translation in translations:
             print_translation(translation, best, sampled=sample is not None)
             if show and len(translation.source_tokens) > 1:  # not an empty line
-                _print_heatmap(translation)
+                Console(highlight=False).print(heatmap(*translation_word_weights(translation)))
             if save_plot is not None:
-                _save_heatmap(translation, save_plot)
+                save_heatmap(save_plot, *translation_word_weights(translation))
+                typer.echo(f"wrote {save_plot}", err=True)
         count += len(batch)
     if not count:
         warn_empty(file, "translate")
@@ -207,18 +230,152 @@ def print_translation(translation: Translation, best: int, *, sampled: bool) -> 
     print(flush=True)  # an empty line between sentences
 
 
-def _print_heatmap(translation: Translation) -> None:
-    from rich.console import Console
+@app.command()
+def score(
+    texts: PairTexts = None,
+    model: Model = None,
+    file: PairFile = None,
+    columns: PairColumns = None,
+    device: Device = "auto",
+) -> None:
+    """Print log p(translation | source) of given translations, and the number of their tokens, one pair per line.
 
-    from ..seeing.alignment.word_level_weights import translation_word_weights
-    from ..seeing.drawing.terminal_heatmap import heatmap
+    The end of the sentence counts in both. The perplexity of all pairs is printed at the end, to stderr.
 
-    Console(highlight=False).print(heatmap(*translation_word_weights(translation)))
+    \b
+    Examples:
+      regard score "Where is the library?" "Où est la bibliothèque ?"
+      regard score --model runs/bahdanau-phrasebook-1 --file pairs.tsv
+    """
+    from ..decoding import load_model_and_tokenizers, target_logprobs
+    from ..training.score.evaluation import pairs_of_file, parse_columns
+
+    if (file is None) == (not texts) or (texts and len(texts) != 2):
+        raise ValueError("regard score takes a SOURCE and its TARGET, each in quotes, or pairs with --file")
+    if file is not None:
+        pairs = [(pair.source, pair.target) for pair in pairs_of_file(file, "translate", parse_columns(columns))]
+    else:
+        assert texts is not None
+        pairs = [(texts[0], texts[1])]
+    name = model or load_model_and_tokenizers.DEFAULT
+    loaded = load_model_and_tokenizers.load(name, find_device(device), wanted=("translate",))
+    scores = target_logprobs(loaded.model, loaded.tokenizers, pairs)
+    for each in scores:
+        print(f"{each.logprob:.4f}\t{each.tokens}")
+    total, tokens = sum(each.logprob for each in scores), sum(each.tokens for each in scores)
+    typer.echo(f"perplexity {math.exp(min(-total / tokens, 700)):.3f} over {tokens:,} tokens", err=True)
 
 
-def _save_heatmap(translation: Translation, file: Path) -> None:
-    from ..seeing.alignment.word_level_weights import translation_word_weights
-    from ..seeing.drawing.matplotlib_figures import save_heatmap
+DEFAULT = "tatoeba-bahdanau-en-fr"
 
-    save_heatmap(file, *translation_word_weights(translation))
-    typer.echo(f"wrote {file}", err=True)
+
+@app.command()
+def align(
+    texts: PairTexts = None,
+    model: Model = None,
+    links: Annotated[
+        str | None, typer.Option(metavar="LINKS", help='Gold links of the pair, source-target from 0: "0-0 1-2".')
+    ] = None,
+    possible: Annotated[
+        str | None, typer.Option(metavar="LINKS", help="Links that may also be right, beside --links.")
+    ] = None,
+    file: PairFile = None,
+    columns: PairColumns = None,
+    layer: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="One layer of attention. [default: the mean of all]")
+    ] = None,
+    save_plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Draw the weights into a file: .png, .svg or .pdf. One pair."),
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Align a sentence with a given translation: the attention weights of a model that is made to write it.
+
+    Each target word is linked to the source word with the largest weight. With gold links, the alignment error rate
+    (Och and Ney 2003) is printed: 0 is perfect.
+
+    \b
+    Examples:
+      regard align "Where is the library?" "Où est la bibliothèque ?"
+      regard align --model phrasebook-bahdanau-en-fr "he hit me with a pie" "il m' a entarté" --links "0-0 1-2 1-3 2-1"
+      regard align "I like this red car." "J'aime cette voiture rouge." --save-plot alignment.png
+      regard data phrasebook 100 --test --links > pairs.tsv && regard align --file pairs.tsv --columns 0,1,2,3
+    """
+    check_outputs(save_plot)
+    pairs = _pairs(texts or [], links, possible, file, columns)
+    if save_plot is not None and len(pairs) != 1:
+        raise ValueError(f"--save-plot draws one pair, and {file} holds {len(pairs)}")
+    from ..decoding import load_model_and_tokenizers
+    from ..training.score.forced_alignment import error_rate, force_align
+
+    loaded = load_model_and_tokenizers.load(model or DEFAULT, find_device(device), wanted=("translate",))
+    made = force_align(loaded.model, loaded.tokenizers, pairs, layer)
+    if save_plot is not None:
+        from ..seeing.drawing.matplotlib_figures import save_heatmap
+
+        save_heatmap(save_plot, made[0].weights, made[0].target, made[0].source)
+    console = output_console()
+    for alignment in made:
+        if len(pairs) == 1:
+            from ..seeing.drawing.terminal_heatmap import heatmap
+
+            console.print(heatmap(alignment.weights, alignment.target, alignment.source))
+        console.print(_table(alignment))
+        warn_unknown_words(alignment.unknown, "what it links there is a guess")
+    rate = error_rate(made)
+    if rate is not None:
+        linked = count_of(sum(x.sure is not None for x in made), "pair")
+        console.print(f"alignment error rate {rate:.3f}, of {linked}")
+    if save_plot is not None:
+        typer.echo(f"wrote {save_plot}", err=True)
+
+
+def _pairs(
+    texts: list[str], links: str | None, possible: str | None, file: Path | None, columns: str | None
+) -> list[Pair]:
+    from ..data import Pair
+
+    if file is not None:
+        if texts or links is not None or possible is not None:
+            raise ValueError("give a pair (and its --links), or a --file of pairs, not both")
+        from ..data.row_readers import header_remark
+        from ..training.score.evaluation import pairs_of_file, parse_columns
+
+        chosen = parse_columns(columns)
+        pairs = pairs_of_file(file, "translate", chosen)
+        if remark := header_remark(pairs[0], chosen, "--columns {},{}"):
+            typer.echo(f"regard: {remark}", err=True)
+        return pairs
+    if columns is not None:
+        raise ValueError("--columns describes a --file, and none is given")
+    if possible is not None and links is None:
+        raise ValueError("--possible are links beside the sure ones: give --links too")
+    if len(texts) != 2:
+        raise ValueError(
+            f"an alignment is of a sentence and its translation, and {count_of(len(texts), 'text')} "
+            f"{'is' if len(texts) == 1 else 'are'} given: "
+            'regard align "Where is the library?" "Où est la bibliothèque ?", or --file FILE'
+        )
+    return [Pair(texts[0], texts[1], 0, "the pair", links, possible)]
+
+
+def _table(alignment: ForcedAlignment) -> Table:
+    """One row per target word: the source word of its largest weight, and the gold links where they are known."""
+    from rich.table import Table
+
+    table = Table("target", "source", "weight", box=None, pad_edge=False)
+    if alignment.sure is not None:
+        table.add_column("gold")
+        table.add_column("")
+    linked = {j: i for i, j in alignment.links}
+    for j, word in enumerate(alignment.target):
+        i = linked.get(j)
+        row = [word, "–", ""] if i is None else [word, alignment.source[i], f"{float(alignment.weights[j, i]):.2f}"]
+        if alignment.sure is not None:
+            gold = [alignment.source[a] for a, b in sorted(alignment.sure) if b == j]
+            maybe = [f"({alignment.source[a]})" for a, b in sorted(alignment.possible - alignment.sure) if b == j]
+            right = (i, j) in alignment.sure | alignment.possible
+            row += [" ".join([*gold, *maybe]), "" if right or (i is None and not gold) else "wrong"]
+        table.add_row(*row)
+    return table

@@ -31,7 +31,7 @@ __all__ = [
     "TokenizerPair",
 ]
 
-# These need torch or numpy, which take a second to import: `regard phrasebook` should not wait for them.
+# These need torch or numpy, which take a second to import: `regard data phrasebook` should not wait for them.
 _HEAVY = {"Batches": "batches", "EncodedCorpus": "encoded_corpus"}
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from regard.commands.recipes import EMBEDDED
+from regard.commands.train import EMBEDDED
 from regard.seeing import watch
 
 pytest.importorskip("pytorch_lightning")

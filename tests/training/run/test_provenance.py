@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,35 +44,59 @@ def test_a_run_and_its_card_say_where_they_come_from(tmp_path: Path, monkeypatch
     assert f"torch {torch.__version__}" in card
 
 
-def test_the_commit_is_read_without_git(tmp_path: Path) -> None:
-    git = tmp_path / ".git"
-    (git / "refs" / "heads").mkdir(parents=True)
-    (git / "HEAD").write_text("ref: refs/heads/main\n")
-    assert commit(tmp_path) is None
-    (git / "packed-refs").write_text("# pack-refs\n" + "b" * 40 + " refs/heads/main\n")
+def test_secrets_stay_out_of_a_run_and_of_what_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its name: in the environment, on the command line, in a URL."""
+    for name in ("REGARD_TOKEN", "HF_TOKEN", "REGARD_DB_PASSWORD", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, f"leak-{name.lower()}")
+    monkeypatch.setenv("REGARD_DATA", "https://me:leak-password@example.org/data?token=leak-query&page=2")
+    arguments = ["data.name=https://hub/x?api_key=leak-key", "--token", "leak-argument", "--hf-token=leak-other"]
+    elsewhere = ["a=leak-hf_token", "training.tokens=300", "--tokens", "40"]  # the value of a variable; no secrets
+    monkeypatch.setattr("sys.argv", ["regard", "train", "tiny.toml", *arguments, *elsewhere])
+    recipe = recipe_loader.load_recipe(
+        recipe_file(tmp_path, rows=60), ["training.updates=2", "training.tensorboard=true"]
+    )
+    run = fit(recipe.model_copy(update={"about": "of https://me:leak-about@example.org"}), tmp_path / "run")
+    for file in run.folder.rglob("*"):
+        if file.is_file() and file.name != "recipe.toml":  # what the user wrote
+            assert b"leak-" not in file.read_bytes(), file
+    session = json.loads((run.folder / "provenance.json").read_text(encoding="utf-8"))["sessions"][0]
+    assert session["environment"]["variables"]["REGARD_DATA"] == "https://***@example.org/data?token=***&page=2"
+    assert session["command"] == (
+        "regard train tiny.toml 'data.name=https://hub/x?api_key=***' --token *** --hf-token=*** a=*** "
+        "training.tokens=300 --tokens 40"
+    )
+
+
+def test_the_commit_is_that_of_the_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        return subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     (tmp_path / "below").mkdir()
-    assert commit(tmp_path / "below") == "b" * 40
-    (git / "refs" / "heads" / "main").write_text("a" * 40 + "\n")
-    assert commit(tmp_path) == "a" * 40
-    (git / "HEAD").write_text("c" * 40 + "\n")
-    assert commit(tmp_path) == "c" * 40
+    assert commit(tmp_path / "below") is None, "no repository"
+    git("init", "--quiet")
+    assert commit(tmp_path) is None, "no commit"
+    git("commit", "--quiet", "--allow-empty", "-m", "x")
+    assert commit(tmp_path / "below") == git("rev-parse", "HEAD").strip()
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"ref: ../../secret\n",
-        b"ref: refs/../../../secret\n",
-        b"ref: secret\n",
-        b"ref: refs/heads/link\n",
-        b"ref: refs/heads/\0\n",
-        b"TOP SECRET",
-        b"\xff\xfe",
-    ],
-)
+def test_a_repository_runs_no_command_for_its_commit(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    planted = f"touch {tmp_path}/ran"
+    with (tmp_path / ".git" / "config").open("a") as file:
+        file.write(f'[core]\n\tfsmonitor = "{planted}"\n\tpager = "{planted}"\n\tsshCommand = "{planted}"\n')
+    commit(tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("head", [b"ref: ../../secret\n", b"ref: refs/heads/link\n", b"TOP SECRET", b"\xff\xfe"])
 def test_a_repository_cannot_have_another_file_recorded_as_its_commit(tmp_path: Path, head: bytes) -> None:
+    subprocess.run(["git", "init", "--quiet", "project"], cwd=tmp_path, check=True)
     git = tmp_path / "project" / ".git"
-    (git / "refs" / "heads").mkdir(parents=True)
     for folder in (tmp_path, git):
         (folder / "secret").write_text("TOP SECRET")
     (git / "refs" / "heads" / "link").symlink_to(tmp_path / "secret")
@@ -78,9 +104,6 @@ def test_a_repository_cannot_have_another_file_recorded_as_its_commit(tmp_path: 
     assert commit(tmp_path / "project") is None
 
 
-def test_a_large_file_is_not_read_for_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".git" / "HEAD").write_text("c" * 64 + "\n")
-    assert commit(tmp_path) == "c" * 64
-    monkeypatch.setattr("regard.training.run.provenance.LARGEST", 64)
+def test_without_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
     assert commit(tmp_path) is None

@@ -227,14 +227,17 @@ def test_what_a_killed_run_left_half_done_is_cleared_away(straight: Path, tmp_pa
     """Killed while it encoded the corpus: nothing of that counts."""
     recipe = recipe_loader.load_recipe(straight / "tiny.toml", SETTINGS)
     run = Run.create(recipe, tmp_path / "run")
-    (run.folder / "data.unfinished" / "train").mkdir(parents=True)
-    (run.folder / "data.unfinished" / "tokenizer.source.json").write_text("{")
-    (run.checkpoints / "last.ckpt.unfinished").write_text("half")
-    (run.folder / "model.unfinished").mkdir()
+    (run.folder / ".data-01ab23cd.unfinished" / "train").mkdir(parents=True)
+    (run.folder / ".data-01ab23cd.unfinished" / "tokenizer.source.json").write_text("{")
+    (run.checkpoints / ".last.ckpt-01ab23cd.unfinished").write_text("half")
+    (run.folder / ".model-01ab23cd.unfinished").mkdir()
+    (run.folder / "notes").mkdir()
+    (run.folder / "notes" / "thesis.unfinished").write_text("my own")
     fit(recipe, run.folder, resume=True)
     assert_same(run.folder, straight / "run")
     left = [path.name for path in run.folder.rglob("*.unfinished")]
-    assert left in ([], ["last.ckpt.unfinished"])
+    assert left == ["thesis.unfinished"]
+    assert (run.folder / "notes" / "thesis.unfinished").read_text() == "my own"
 
 
 def test_a_run_goes_on_without_its_corpora(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import regard
-from regard.viewer.data import answer_inputs
+from regard.decoding import answers as answers_module
 from regard.viewer.data import library as library_module
 from regard.viewer.data.contribution_run import (
     Target,
@@ -109,7 +109,7 @@ def test_gradients_and_scores_are_counted_and_texts_are_decoded_once(
     run = contribution_run(trace, answers)
     gradients = sum(call.gradient.nbytes for call in seen.calls)
     assert run.nbytes >= seen.nbytes + gradients + run.scores.nbytes
-    monkeypatch.setattr(answer_inputs, "translate", None)  # a second translation would call it
+    monkeypatch.setattr(answers_module, "translate", None)  # a second translation would call it
     assert trace_answers(library, trace, 0).inputs["target"].tolist() == answers.inputs["target"].tolist()
 
 

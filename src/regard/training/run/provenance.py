@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import shlex
+import subprocess
 import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ...atomic_write import write_text
 from ...checksums import sha256
 from ...json_file import read_object
+from ...redaction import is_secret, redacted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,11 +28,9 @@ if TYPE_CHECKING:
 NAME = "provenance.json"
 PACKAGES = ("regard", "torch", "pytorch-lightning", "numpy", "tokenizers", "safetensors", "triton")
 VARIABLES = ("REGARD_", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG", "SLURM_JOB_ID")
-"""Names, or how they begin, of the environment variables that are recorded; others may hold secrets."""
-COMMIT = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
-"""A commit by its SHA-1 or SHA-256."""
-LARGEST = 2**24
-"""Bytes of a file of Git's that are read at most; packed-refs has a line for each branch and tag."""
+"""Names, or how they begin, of the environment variables that are recorded, without those that hold secrets."""
+GIT_SECONDS = 10
+"""After which the commit counts as unknown."""
 
 
 class Provenance:
@@ -99,6 +98,7 @@ class Provenance:
         return "\n".join(lines)
 
     def _write(self) -> None:
+        self._values = redacted(self._values)
         write_text(self.file, json.dumps(self._values, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -130,50 +130,22 @@ def environment() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "devices": [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())],
-        "variables": {name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)},
+        "variables": {name: value for name, value in sorted(os.environ.items()) if recorded(name)},
     }
 
 
+def recorded(variable: str) -> bool:
+    return variable.startswith(VARIABLES) and not is_secret(variable)
+
+
 def commit(folder: Path) -> str | None:
-    """The commit that is checked out where the command was run, if that is a Git repository.
+    """The commit that is checked out in a folder, if that is in a Git repository of this user.
 
-    Read from Git's files: `git` itself would execute what the repository's configuration names. The repository may be
-    anybody's, so only the digits of a commit are returned, never other contents of a file that it refers to.
+    `rev-parse` runs nothing that the repository's configuration names (`git status` would: core.fsmonitor).
     """
+    command = ["git", "--no-pager", "rev-parse", "--verify", "--quiet", "HEAD"]
     try:
-        for place in (folder, *folder.parents):
-            git = place / ".git"
-            if git.is_file():  # of a worktree: "gitdir: FOLDER"
-                git = place / _read(git).removeprefix("gitdir:").strip()
-            if (git / "HEAD").is_file():
-                digits = _commit(git)
-                return digits if digits and COMMIT.fullmatch(digits) else None
-    except (OSError, ValueError):  # not readable, not UTF-8, too large, or a path with a null byte
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=GIT_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):  # no Git, no repository, no commit yet
         return None
-    return None
-
-
-def _commit(git: Path) -> str | None:
-    head = _read(git / "HEAD").strip()
-    if not head.startswith("ref:"):
-        return head
-    name = head.removeprefix("ref:").strip()
-    if not name.startswith("refs/") or ".." in name:  # Git allows no other names
-        return None
-    common = git / "commondir"  # a worktree keeps its branches in the main repository
-    for folder in (git, git / _read(common).strip() if common.is_file() else git):
-        if (folder / name).is_file():
-            return _read(folder / name).strip()
-        packed = folder / "packed-refs"
-        for line in _read(packed).splitlines() if packed.is_file() else []:
-            if line.endswith(f" {name}"):
-                return line.split()[0]
-    return None
-
-
-def _read(file: Path) -> str:
-    with file.open("rb") as handle:
-        contents = handle.read(LARGEST + 1)
-    if len(contents) > LARGEST:
-        raise ValueError(f"{file} has more than {LARGEST:,} bytes")
-    return contents.decode()
+    return done.stdout.strip()

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...atomic_write import SUFFIX, make_folder, remove_unfinished, write_text
+from ...atomic_write import is_leftover, make_folder, remove_unfinished, write_text
 from ...decoding.load_model_and_tokenizers import is_earlier
 from ...json_file import DamagedFileError
 from ..recipe.recipe_loader import load_recipe
@@ -205,7 +205,7 @@ def _is_empty(folder: Path) -> bool:
     """Whether a folder has nothing in it, or only what a power cut left of making a run: its recipe comes last."""
     if not folder.is_dir():
         return False
-    left = [path for path in folder.iterdir() if not path.name.endswith(SUFFIX)]
+    left = [path for path in folder.iterdir() if not is_leftover(path)]
     return all(path.name == "checkpoints" and path.is_dir() and not any(path.iterdir()) for path in left)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...atomic_write import replacing_folder
 from ...decoding.export_folder import outdated_exports
+from ...redaction import redacted
 from ..run.provenance import Provenance
 from .validation import is_better, validate
 
@@ -62,7 +63,8 @@ def save_final_model(fitting: TrainingModule, trainer: lightning.Trainer) -> Non
     if not trainer.is_global_zero:
         return
     with replacing_folder(run.model) as unfinished:
-        model.save_pretrained(unfinished, card=task.model_card(kept, averaged[0], Provenance(run.folder).card()))
+        card = redacted(task.model_card(kept, averaged[0], Provenance(run.folder).card()))
+        model.save_pretrained(unfinished, card=card)
         corpora.tokenizers.save(unfinished)
     fitting.signals.ignore()
     fitting.bar.say(f"{scores}. Kept {kept}, in {run.model}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lightning_utilities.core.rank_zero import rank_zero_only
 
+from ...redaction import redacted
 from ..run.run_extension import flat_settings
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ LOGGERS = {"wandb": _wandb, "mlflow": _mlflow}
 @rank_zero_only
 def log_recipe(loggers: Iterable[Logger], recipe: Recipe) -> None:
     """Every setting by its dotted key: what TensorBoard shows under HPARAMS."""
-    settings = flat_settings(recipe.to_dict())
+    settings = flat_settings(redacted(recipe.to_dict()))
     plain = (bool, int, float, str)
     values = {key: value if isinstance(value, plain) else str(value) for key, value in settings.items()}
     for logger in loggers:

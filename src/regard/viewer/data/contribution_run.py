@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...attention.weights.pooling_cells import Cells
-from ...decoding.text_generation import generate_ids
-from ...seeing.analysis import TokenizedText, ablate
-from ...seeing.capture.watch import watch
-from ...seeing.effects.model_inputs import all_tensors
-from .. import limits
-from ..limits import RequestError
-from .answer_inputs import (
+from ...decoding.answers import (
     classifier_answers,
     greedy_translation,
     text_model_answers,
     translator_answers,
     writer_answers,
 )
+from ...decoding.text_generation import generate_ids
+from ...seeing.analysis import TokenizedText, ablate
+from ...seeing.capture.watch import watch
+from ...seeing.effects.model_inputs import all_tensors
+from .. import limits
+from ..limits import RequestError
 from .library import READ
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...attention import Contributions
+    from ...decoding.answers import AnswerInputs
     from ...decoding.load_model_and_tokenizers import Pretrained
     from ...seeing import Call, Seen
-    from .answer_inputs import AnswerInputs
     from .library import Library
     from .tile import Pool, Tile
     from .trace_view import TraceView

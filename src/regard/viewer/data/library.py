@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...decoding.watched_runs import watch_text
 from .. import limits
 from ..limits import ClientDisconnected, RequestError
-from .model_run import watch_text
 from .trace_view import TraceView
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ import torch
 
 from ...attention.weights.pooling_cells import Cells
 from ...data.batch import BEGIN, END
+from ...decoding.answers import classifier_answers
 from ...decoding.beam import beam_history
 from ...decoding.classification import classify
 from ...decoding.translation import translate
 from ...models import EncoderDecoder
 from ...seeing.capture.watch import watch
 from ..limits import RequestError
-from .answer_inputs import classifier_answers
 from .contribution_run import Target, backward_run, call_contributions
 from .token_labels import TokenLabels
 

@@ -1,15 +1,60 @@
-"""Options shared by several commands: model, device, search settings."""
+"""The Typer application, the options and the console that commands share."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
     from ..decoding.beam import SearchSettings
     from ..decoding.load_model_and_tokenizers import Pretrained
+
+
+class Sorted(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx))
+
+
+app = typer.Typer(
+    cls=Sorted,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        from .. import __version__
+
+        typer.echo(f"regard {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def regard(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    plugins: Annotated[
+        str, typer.Option(metavar="PACKAGE,...", help="Packages whose code recipes and models may name.")
+    ] = "",
+) -> None:
+    """Attention you can build with, train with and look at."""
+    from ..plugins import allow_plugins
+
+    allow_plugins(plugins)
+
 
 BEAMS = 1000  # memory grows with beams × vocabulary, and no search gains from more
 
@@ -92,3 +137,36 @@ def search_settings(
     if coverage_penalty is not None:
         settings["coverage_penalty"] = coverage_penalty
     return settings
+
+
+def output_console() -> Console:
+    """A console for stdout; into a pipe or a file it is 200 columns wide, so that nothing is truncated or wrapped."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 200
+    return console
+
+
+MOST = 10
+"""Names in one warning."""
+
+
+def warn_unknown_words(names: Sequence[str], consequence: str, where: str = "") -> None:
+    """Nothing where there are none. `where` is the line; `consequence` what the model does with them."""
+    if names:
+        listed = ", ".join(names[:MOST]) + (f" and {len(names) - MOST} more" if len(names) > MOST else "")
+        typer.echo(f"regard: {where}{': ' if where else ''}the model does not know {listed}; {consequence}", err=True)
+
+
+def check_outputs(plot: Path | None, table: Path | None = None) -> None:
+    """Refuse the names of a figure and a table that could not be written, before anything is computed."""
+    if plot is not None:
+        from ..seeing.drawing.matplotlib_figures import check_figure_path
+
+        check_figure_path(plot)
+    if table is not None:
+        from ..seeing.result_table import check_table_path
+
+        check_table_path(table)

@@ -11,6 +11,7 @@ from regard.data import LabelSet, Tokenizer, TokenizerPair
 from regard.data.source_reader import make_reader
 from regard.decoding import load_model_and_tokenizers
 from regard.decoding.load_model_and_tokenizers import Pretrained
+from regard.decoding.watched_runs import reads_file, watch_file, watch_text
 from regard.models import (
     Classifier,
     ClassifierConfig,
@@ -25,7 +26,6 @@ from regard.models import (
 )
 from regard.seeing.capture.trace_folder import load_trace
 from regard.seeing.drawing.head_report import row_and_column_tokens
-from regard.viewer.data.model_run import reads_file, watch_file, watch_text
 from regard.viewer.data.trace_view import TraceView
 
 SENTENCE = "the fbi is chasing a criminal"

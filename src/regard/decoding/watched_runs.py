@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...decoding.classification import classify
-from ...decoding.text_generation import generate
-from ...decoding.translation import translate
-from ...seeing.capture.watch import watch
+from ..seeing.capture.watch import watch
+from .classification import classify
+from .text_generation import generate
+from .translation import translate
 
 if TYPE_CHECKING:
-    from ...decoding.load_model_and_tokenizers import Pretrained
-    from ...seeing import Seen
+    from ..seeing import Seen
+    from .load_model_and_tokenizers import Pretrained
 
 TASKS = ("translate", "classify", "write", "caption")
 """Tasks of models (`model.task`) that `watch_text` and `watch_file` run."""

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from regard.decoding import load_model_and_tokenizers
+from regard.decoding.answers import check_position, classifier_answers, translator_answers, writer_answers
 from regard.decoding.classification import classify
-from regard.viewer.data.answer_inputs import check_position, classifier_answers, translator_answers, writer_answers
 
 
 @torch.no_grad()

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ...data.batch import BEGIN, END
-from ...decoding.source_batches import stacked
-from ...decoding.translation import translate
+from ..data.batch import BEGIN, END
+from .source_batches import stacked
+from .translation import translate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor, nn
 
-    from ...decoding.load_model_and_tokenizers import Pretrained
-    from ...seeing.capture.huggingface_text_model import TextModel
-    from ...seeing.capture.tokenized_text import TokenizedText
+    from ..seeing.capture.huggingface_text_model import TextModel
+    from ..seeing.capture.tokenized_text import TokenizedText
+    from .load_model_and_tokenizers import Pretrained
 
 WHOLE_TEXT = "the whole text"
 

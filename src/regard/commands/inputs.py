@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from io import BytesIO, TextIOWrapper
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..data.pair import RowProblem
+
 
 READ_AHEAD = 4096  # sentences
 PROMPT = "> "
@@ -31,35 +31,35 @@ SUFFIXES = {
 TABLES = (".tsv", ".csv", ".jsonl", ".parquet")  # files with columns, by the suffix
 
 
-def kind_by_suffix(argument: str) -> str | None:
-    """The kind of file an argument names: "sound" (FILE#START:LENGTH too), "picture" or "text"."""
-    name = argument.split("#")[0].lower()
-    return next((kind for kind, suffixes in SUFFIXES.items() if name.endswith(suffixes)), None)
+def file_kind(argument: str) -> str | None:
+    """What kind of file an argument names; None: it is a text.
 
-
-def is_sound(argument: str) -> bool:
-    """Whether an argument is a sound: a generated tone, or an existing file that is not named as text or picture."""
+    By its suffix "sound", "picture" or "text", whether the file is there or not; "file" for one that is there and has
+    none of these suffixes. FILE#START:LENGTH and tone:… are sounds.
+    """
+    name = argument.split("#")[0]
     if argument.startswith("tone:"):
-        return True
-    return isfile(argument.split("#")[0]) and kind_by_suffix(argument) not in ("text", "picture")
+        return "sound"
+    known = (kind for kind, suffixes in SUFFIXES.items() if name.lower().endswith(suffixes))
+    return next(known, "file" if isfile(name) else None)
 
 
 def are_sounds(arguments: list[str]) -> bool:
-    """Whether all arguments are sounds. A missing file with the suffix of a sound is an error, and so is a mixture."""
-    sounds = [argument for argument in arguments if is_sound(argument)]
-    texts = [argument for argument in arguments if argument not in sounds]
-    for text in texts:
-        if kind_by_suffix(text) == "sound" and not isfile(text):
-            raise ValueError(f"there is no file {text:.200}; if it is a text, give a --model that reads texts")
-    if sounds and texts:
-        raise ValueError(f"{sounds[0]:.200} is a sound, and {texts[0]!r:.80} is not: give sounds or texts, not both")
-    return bool(sounds)
+    """Whether arguments are sounds, and not texts. A mixture is an error, and so is a sound that is not there."""
+    sounds = [file_kind(argument) in ("sound", "file") for argument in arguments]
+    for argument, is_sound in zip(arguments, sounds, strict=True):
+        if is_sound and not argument.startswith("tone:") and not isfile(argument.split("#")[0]):
+            raise ValueError(f"there is no file {argument:.200}; if it is a text, give a --model that reads texts")
+    if any(sounds) and not all(sounds):
+        sound, text = arguments[sounds.index(True)], arguments[sounds.index(False)]
+        raise ValueError(f"{sound:.200} is a sound, and {text!r:.80} is not: give sounds or texts, not both")
+    return any(sounds)
 
 
 def require_sounds(arguments: list[str], model: str) -> None:
-    """Refuse arguments that are neither sounds nor named like one."""
+    """Refuse texts."""
     for argument in arguments:
-        if not is_sound(argument) and kind_by_suffix(argument) != "sound":
+        if file_kind(argument) not in ("sound", "file"):
             raise ValueError(
                 f"{model} reads sounds, and {argument!r:.80} is none; for a text, give a --model that reads texts"
             )
@@ -68,65 +68,50 @@ def require_sounds(arguments: list[str], model: str) -> None:
 def refuse_file_names(arguments: list[str], model: str) -> None:
     """Refuse names of existing files as texts: probably the content of the file is meant."""
     for argument in arguments:
-        kind = kind_by_suffix(argument) if isfile(argument.split("#")[0]) else None
-        if kind == "text":
-            raise ValueError(
-                f"{argument:.200} is a file, and would be read as a text; --file {argument:.200} reads its lines"
-            )
-        if kind is not None:
-            command = f"regard {'classify' if kind == 'sound' else 'caption'} {argument:.200}"
-            raise ValueError(f"{argument:.200} is a {kind}, and {model} reads texts; for {kind}s there is: {command}")
+        if problem := _file_problem(argument, model):
+            raise ValueError(problem)
 
 
-class LineWarnings:
-    """Warnings on stderr about lines that are read as texts: a tab, the name of a file. Each is given once."""
-
-    def __init__(self, model: str) -> None:
-        self.model = model
-        self.warned_tab = self.warned_name = False
-
-    def check(self, number: int, text: str) -> None:
-        if not self.warned_tab and "\t" in text:
-            self.warned_tab = True
-            typer.echo(f"regard: line {number} holds a tab; the whole line is read as the text, not a column", err=True)
-        if not self.warned_name and kind_by_suffix(text) is not None:
-            try:
-                refuse_file_names([text], self.model)
-            except ValueError as error:
-                self.warned_name = True
-                typer.echo(f"regard: line {number}: {error}; here it is read as words, and so is any other", err=True)
+def _file_problem(argument: str, model: str) -> str | None:
+    kind = file_kind(argument) if isfile(argument.split("#")[0]) else None
+    if kind == "text":
+        return f"{argument:.200} is a file, and would be read as a text; --file {argument:.200} reads its lines"
+    if kind in ("sound", "picture"):
+        command = f"regard {'classify' if kind == 'sound' else 'caption'} {argument:.200}"
+        return f"{argument:.200} is a {kind}, and {model} reads texts; for {kind}s there is: {command}"
+    return None
 
 
-class TagWarnings:
-    """Warnings on stderr about sources of a model that was trained with tags before them. Each is given once.
+class TextWarnings:
+    """Warnings on stderr about texts that are read as they are; each kind is given once."""
 
-    `tags` are those of `Pretrained`.
-    """
+    def __init__(self, model: str = "", tags: tuple[str, ...] = ()) -> None:
+        self.model, self.given = model, set[str]()
+        self.tags, self.may_be_untagged = [tag for tag in tags if tag], "" in tags  # those of `Pretrained`
 
-    def __init__(self, tags: tuple[str, ...]) -> None:
-        self.known, self.may_be_untagged = [tag for tag in tags if tag], "" in tags
-        self.warned_unknown = self.warned_untagged = False
+    def _once(self, kind: str, message: str) -> None:
+        if kind not in self.given:
+            typer.echo(f"regard: {message}", err=True)
+        self.given.add(kind)
 
-    def check(self, where: str, text: str) -> None:
-        begin = text.lstrip()
-        if not self.known or not begin or begin.startswith(tuple(self.known)):
+    def check_line(self, number: int, text: str) -> None:
+        """A line with a tab, or with the name of a file."""
+        if "\t" in text:
+            self._once("tab", f"line {number} holds a tab; the whole line is read as the text, not a column")
+        if "name" not in self.given and (problem := _file_problem(text, self.model)):
+            self._once("name", f"line {number}: {problem}; here it is read as words, and so is any other")
+
+    def check_tag(self, where: str, text: str) -> None:
+        """A source without a tag, or with an unknown one, for a model that was trained with tags before sources."""
+        begin, names = text.lstrip(), ", ".join(self.tags)
+        if not self.tags or not begin or begin.startswith(tuple(self.tags)):
             return
-        names = ", ".join(self.known)
         if unknown := TAG.match(begin):
-            if not self.warned_unknown:
-                typer.echo(
-                    f"regard: {where} begins with {unknown[0]}, which this model does not know: {names}", err=True
-                )
-            self.warned_unknown = True
+            self._once("unknown", f"{where} begins with {unknown[0]}, which this model does not know: {names}")
         elif not self.may_be_untagged:
-            if not self.warned_untagged:
-                example = f"{self.known[0]} {begin:.40}"
-                typer.echo(
-                    f"regard: {where} begins with no tag, and this model knows tags, which its sources begin with: "
-                    f"{names}, as in {example!r}",
-                    err=True,
-                )
-            self.warned_untagged = True
+            example = f"{self.tags[0]} {begin:.40}"
+            known = f"this model knows tags, which its sources begin with: {names}, as in {example!r}"
+            self._once("untagged", f"{where} begins with no tag, and {known}")
 
 
 def one_text(texts: list[str] | None) -> str | None:
@@ -276,13 +261,11 @@ def text_or_lines(argument: str, limit: int) -> list[str]:
     from ..data.pair import RowProblem
     from ..data.text_lines import lines
 
-    if not _is_file(argument):
-        if _looks_like_path(argument):
-            raise ValueError(
-                f"there is no file {argument:.200}; what looks like a file's name is not read as a text, unless it "
-                "ends with a full stop"
-            )
+    is_path = "/" in argument and argument.split() == [argument] and not argument.endswith(".")
+    if file_kind(argument) is None and not is_path:
         return [argument]
+    if not isfile(argument):
+        raise ValueError(f"there is no file {argument:.200}; what looks like a file's name is not read as a text")
     size = Path(argument).stat().st_size
     if size > LARGEST_FILE:
         raise ValueError(f"{argument} has {size:,} bytes; at most {LARGEST_FILE:,} are read: split it")
@@ -302,30 +285,3 @@ def text_or_lines(argument: str, limit: int) -> list[str]:
     if not result:
         raise ValueError(f"{argument} has no line with words in it")
     return result
-
-
-def digest(texts: list[str]) -> str:
-    """SHA-256 of texts and their order."""
-    from hashlib import sha256
-
-    total = sha256()
-    for text in texts:
-        encoded = text.encode("utf-8", "surrogatepass")
-        total.update(len(encoded).to_bytes(8, "big") + encoded)
-    return total.hexdigest()
-
-
-def _is_file(argument: str) -> bool:
-    try:
-        return len(argument) < 4096 and Path(argument).is_file()
-    except (OSError, ValueError):
-        return False
-
-
-def _looks_like_path(argument: str) -> bool:
-    """Whether this looks like the name of a file: by its suffix, or a single word with a separator in it."""
-    if argument.endswith("."):
-        return False
-    return kind_by_suffix(argument) == "text" or (
-        len(argument.split()) == 1 and ("/" in argument or os.sep in argument)
-    )

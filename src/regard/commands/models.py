@@ -1,0 +1,534 @@
+"""Trained models of other tasks, and exports: `regard generate`, `classify`, `caption`, `export`, `serve`."""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+from functools import partial
+from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
+from typing import Annotated, Any, Literal, TYPE_CHECKING, get_args
+
+import typer
+
+from .app import (
+    Beams,
+    Device,
+    EngineName,
+    LengthPenalty,
+    Model,
+    Precision,
+    Tokens,
+    app,
+    check_outputs,
+    find_device,
+    output_console,
+    search_settings,
+)
+from .inputs import (
+    TextWarnings,
+    are_sounds,
+    read_texts,
+    refuse_file_names,
+    refuse_table,
+    require_sounds,
+    standard_input,
+    table_texts,
+    warn_empty,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..decoding import Translation
+    from ..decoding.classification import Classification
+    from ..decoding.load_model_and_tokenizers import Pretrained
+
+
+LANGUAGE_MODEL = "shakespeare-transformer"  # that ships
+MAX_PROMPT = 1 << 20  # characters of a prompt from a pipe
+SEEDS = 1 << 63  # that PyTorch takes
+
+
+@app.command()
+def generate(
+    prompt: Annotated[
+        str,
+        typer.Argument(metavar="PROMPT", help="The text to continue; - reads it from a pipe. [default: a new line]"),
+    ] = "",
+    model: Model = None,
+    tokens: Annotated[int, typer.Option(metavar="N", min=1, help="How many tokens to generate.")] = 500,
+    temperature: Annotated[
+        float, typer.Option(metavar="X", min=0.0, help="Sampling temperature; 0 takes the likeliest token.")
+    ] = 0.8,
+    top_k: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Sample from the N likeliest tokens only; 0: from all.")
+    ] = 0,
+    top_p: Annotated[
+        float,
+        typer.Option(metavar="P", help="Sample from the likeliest tokens that reach this probability, 0 < P ≤ 1."),
+    ] = 1.0,
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, max=SEEDS - 1, help="Random seed. [default: a new one, printed]"),
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Continue a text with a language model.
+
+    Each token is printed as soon as it is sampled; Ctrl-C stops.
+
+    \b
+    Examples:
+      regard generate
+      regard generate "ROMEO:" --tokens 300 --seed 1
+      regard generate --temperature 0.5 --top-p 0.9 "Good morrow"
+      regard generate --model runs/lstm-shakespeare-1 --temperature 0 "The king"
+      head -c 200 play.txt | regard generate -
+    """
+    if temperature == 0 and (top_k, top_p, seed) != (0, 1.0, None):
+        raise ValueError("--top-k, --top-p and --seed are for sampling; --temperature 0 does not sample")
+    if not math.isfinite(temperature):
+        raise ValueError(f"--temperature is a finite number ≥ 0, where 0 takes the likeliest; got {temperature}")
+    if not 0 < top_p <= 1:
+        raise ValueError(f"--top-p is a probability, 0 < P ≤ 1; got {top_p}")
+    if prompt == "-":
+        prompt = standard_input().read(MAX_PROMPT + 1)
+        if len(prompt) > MAX_PROMPT:
+            raise ValueError(f"the prompt has more than {MAX_PROMPT:,} characters; its end is all a model can read")
+        if not prompt:
+            typer.echo("regard: standard input is empty, so the text begins on a new line", err=True)
+    from ..decoding import Sample, load_model_and_tokenizers
+    from ..decoding import generate as generate_text
+
+    loaded = load_model_and_tokenizers.load(model or LANGUAGE_MODEL, find_device(device), wanted=("write",))
+    used_seed = secrets.randbelow(1 << 31) if seed is None else seed
+    sample = Sample(temperature, top_k, top_p, used_seed) if temperature else None
+    pieces = generate_text(loaded.model, loaded.tokenizers.target, prompt, tokens=tokens, sample=sample)
+    first = next(pieces, "")  # an error about the prompt comes before any output
+    if sample is not None and seed is None:
+        typer.echo(f"regard: --seed {used_seed} generates this again", err=True)
+    print(prompt, end="")
+    print(first if prompt else first.lstrip(" "), end="", flush=True)
+    try:
+        for piece in pieces:
+            print(piece, end="", flush=True)
+    except KeyboardInterrupt:
+        pass
+    print(flush=True)
+
+
+TEXT_MODEL, SOUND_MODEL = "opinions-lstm", "digits-cnn"  # that ship
+MAX_LABELS = 5  # printed for one text or sound
+
+
+@app.command()
+def classify(
+    sources: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT|SOUND", help="Each argument is one text, or a sound file.")
+    ] = None,
+    model: Model = None,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Classify the lines of this file; .gz and .xz too.")
+    ] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The column of a --file with the texts: its name in the header, or a number from 0."
+        ),
+    ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Print the weights of the words as numbers, beside those of TF-IDF.")
+    ] = False,
+    save_plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Draw the weights into a file: .png, .svg or .pdf. One argument."),
+    ] = None,
+    device: Device = "auto",
+    tokens: Tokens = None,
+) -> None:
+    """Classify texts or sounds: print the likeliest labels and the attention weights.
+
+    Words are shaded by their weight; for a sound, its loudness and the weights over time are printed. For a file or a
+    pipe, each line gives a label, its probability and the line, separated by tabs. A speller prints letters instead.
+
+    \b
+    Examples:
+      regard classify "The soup was not bad, but the service was awful."
+      regard classify --compare "Everyone said that the film was dull, but it was not."
+      regard data samples --save samples && regard classify samples/seven.wav
+      regard classify --model runs/spell-digits-1 seven.flac --save-plot weights.png
+      regard classify --model runs/cnn-sst2-1 --file reviews.txt > labels.tsv
+      regard classify --model runs/cnn-sst2-1 --file reviews.csv --column text > labels.tsv
+    """
+    sources = sources or []
+    check_outputs(save_plot)
+    if save_plot is not None and len(sources) != 1:
+        raise ValueError(f"--save-plot draws one text or sound, and {len(sources)} are given")
+    if column is not None and (file is None or sources):
+        raise ValueError("--column describes a --file" + (", and none is given" if file is None else ", not arguments"))
+    if column is None and file is not None:
+        refuse_table(file)
+    from ..decoding import load_model_and_tokenizers
+
+    model = model or (SOUND_MODEL if are_sounds(sources) else TEXT_MODEL)
+    loaded = load_model_and_tokenizers.load(model, find_device(device), wanted=("classify", "spell"))
+    if loaded.tokenizers.source.kind == "text":
+        refuse_file_names(sources, model)
+    else:
+        require_sounds(sources, model)
+    if compare and loaded.tokenizers.source.kind != "text":
+        raise ValueError(f"--compare is for texts, whose words TF-IDF weighs; {model} reads sounds")
+    if loaded.model.task == "spell":
+        if file is not None:
+            raise ValueError("--file holds texts, a line each; name the sound files to spell as arguments")
+        failures = _spell(loaded, sources, save_plot, tokens)
+    else:
+        failures = _classify(loaded, model, sources, file, column, compare, save_plot, tokens)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _classify(
+    loaded: Pretrained,
+    model: str,
+    arguments: list[str],
+    file: Path | None,
+    column: str | None,
+    compare: bool,
+    save_plot: Path | None,
+    tokens: int | None,
+) -> int:
+    """Classify and print; returns the number of sources that could not be read."""
+    from ..data.batch import UNKNOWN
+    from ..data.pair import RowProblem
+    from ..decoding import classification
+    from ..decoding.words_not_in_vocabulary import TextWords
+
+    interactive = bool(arguments) or (file is None and standard_input().isatty())
+    if compare and not interactive:
+        raise ValueError("--compare shows the words of texts that are arguments; of lines there are labels only")
+    is_text = loaded.tokenizers.source.kind == "text"
+    failures = count = unknown_lines = 0
+    warnings = TextWarnings(model)
+    batches = read_texts(arguments, file) if file is None or column is None else table_texts(file, column)
+    for batch in batches:
+        problems = {number: item.reason for number, item in enumerate(batch, 1) if isinstance(item, RowProblem)}
+
+        def refused(number: int, reason: str, count: int = count, problems: dict[int, str] = problems) -> None:
+            nonlocal failures
+            failures += 1
+            reason = f"is no text: {problems[number]}" if number in problems else reason
+            where = (
+                f"{'text' if arguments else 'line' if column is None else 'row'} {count + number} " if is_text else ""
+            )
+            typer.echo(f"regard: {where}{reason}", err=True)
+
+        results = classification.classify(
+            loaded.model,
+            loaded.tokenizers,
+            ["" if isinstance(item, RowProblem) else item for item in batch],
+            tokens=tokens,
+            weights=interactive,
+            refused=None if len(arguments) == 1 else refused,
+        )
+        for number, result in enumerate(results, count + 1):
+            if not is_text and result.label:
+                _warn_silent(result.source, result.numbers, loaded)
+            if interactive:
+                if result.label:
+                    _print_result(loaded, result, compare, save_plot, with_source=len(arguments) > 1)
+                continue
+            if is_text:
+                warnings.check_line(number, result.source)
+                if result.label and UNKNOWN in result.numbers:
+                    unknown_lines += TextWords.of(result, loaded.tokenizers.source).all_unknown
+            probability = f"{result.probabilities[result.label]:.4f}" if result.label else ""
+            print(f"{result.label}\t{probability}\t{result.source}", flush=True)
+        count += len(batch)
+    if unknown_lines:
+        message = f"regard: the model knows no word of {unknown_lines:,} of {count:,} lines"
+        typer.echo(f"{message}, so its answers to these say nothing about them", err=True)
+    if not count:
+        warn_empty(file, "classify")
+    return failures
+
+
+def _warn_silent(name: str, samples: np.ndarray[Any, Any], loaded: Pretrained) -> None:
+    from ..data.sound_reader import unheard
+
+    if reason := unheard(name, samples, loaded.tokenizers.source.rate):
+        typer.echo(f"regard: {reason}, so what the model makes of it means nothing", err=True)
+
+
+def _print_result(
+    loaded: Pretrained, result: Classification, compare: bool, save_plot: Path | None, with_source: bool
+) -> None:
+    """Print the labels and the weights; `with_source` prints the source above, unless its shaded words follow."""
+    from ..seeing.drawing.terminal_heatmap import printable
+
+    labels = list(result.probabilities.items())
+    more = f"  and {len(labels) - MAX_LABELS} more" if len(labels) > MAX_LABELS else ""
+    is_text = loaded.tokenizers.source.kind == "text"
+    if with_source and not (is_text and (compare or result.weights is not None)):
+        print(printable(result.source))
+    output_console().print("  ".join(f"{label} {p:.3f}" for label, p in labels[:MAX_LABELS]) + more)
+    if is_text:
+        _print_words(loaded, result, compare, save_plot)
+    else:
+        _print_sound(loaded, result, save_plot)
+
+
+def _print_words(loaded: Pretrained, result: Classification, compare: bool, save_plot: Path | None) -> None:
+    import torch
+
+    from ..decoding.words_not_in_vocabulary import TextWords
+    from ..seeing.alignment.word_level_weights import sum_by_word
+    from ..seeing.drawing.matplotlib_figures import save_heatmap
+    from ..seeing.drawing.shaded_text import ShadedText
+    from ..seeing.drawing.terminal_heatmap import heatmap
+
+    text_words = TextWords.of(result, loaded.tokenizers.source)
+    if warning := text_words.warning():
+        typer.echo(f"regard: {warning}", err=True)
+    words = [*text_words.marked(), "</s>"]
+    word_of_token = [*text_words.word_of_token, len(text_words.words)]  # </s> is a word of its own
+    by_method = {"weights": result.weights, "TF-IDF": result.static}
+    rows = {name: sum_by_word(w, word_of_token) for name, w in by_method.items() if w is not None}
+    if "weights" in rows:
+        output_console().print(ShadedText(words, rows["weights"].tolist()))
+    elif not compare:
+        typer.echo("this model's pooling gives words no weights", err=True)
+    if compare:
+        output_console().print(heatmap(torch.stack(list(rows.values())), list(rows), words))
+    if save_plot is not None:
+        save_heatmap(save_plot, torch.stack(list(rows.values())), list(rows), words)
+        typer.echo(f"wrote {save_plot}", err=True)
+
+
+def _print_sound(loaded: Pretrained, result: Classification, save_plot: Path | None) -> None:
+    import torch
+
+    from ..seeing.drawing.matplotlib_figures import save_sound_figure
+    from ..seeing.drawing.shaded_text import sparkline
+
+    loudness = torch.from_numpy(result.numbers.astype("float32")).abs()
+    print(f"sound    {sparkline(loudness)}")
+    if result.weights is None:
+        if save_plot is not None:
+            raise ValueError("this model's pooling gives moments no weights, so there is nothing to draw")
+        typer.echo("this model's pooling gives moments no weights", err=True)
+        return
+    print(f"weights  {sparkline(result.weights)}")
+    if save_plot is not None:
+        save_sound_figure(save_plot, result.numbers, loaded.tokenizers.source.rate, result.weights[None], ["weights"])
+        typer.echo(f"wrote {save_plot}", err=True)
+
+
+def _spell(loaded: Pretrained, sounds: list[str], save_plot: Path | None, tokens: int | None) -> int:
+    """Print the letters of each sound; returns the number of sounds that could not be read."""
+    from ..decoding import translate
+    from ..seeing.drawing.matplotlib_figures import save_sound_figure
+
+    if not sounds:
+        raise ValueError("name the sound files to spell as arguments")
+    settings, failures = search_settings(loaded, None, None, None), set[int]()
+    settings["weights"] = save_plot is not None
+
+    def refused(number: int, reason: str) -> None:
+        failures.add(number)
+        typer.echo(f"regard: {reason}", err=True)
+
+    several = len(sounds) > 1
+    spellings = translate(
+        loaded.model, loaded.tokenizers, sounds, tokens=tokens, refused=refused if several else None, **settings
+    )
+    reader = loaded.tokenizers.source
+    for number, (name, spelling) in enumerate(zip(sounds, spellings, strict=True), 1):
+        print(f"{name}\t{spelling.text}" if several else spelling.text, flush=True)
+        if number in failures:
+            continue
+        samples = reader.encode(name)
+        _warn_silent(name, samples, loaded)
+        if save_plot is not None:
+            if spelling.weights is None:
+                raise ValueError("this model has no attention, so there is nothing to show")
+            letters = [piece.replace("▁", "") or "▁" for piece in spelling.pieces]
+            save_sound_figure(save_plot, samples, reader.rate, spelling.weights.mean(0), letters)
+            typer.echo(f"wrote {save_plot}", err=True)
+    return len(failures)
+
+
+CAPTIONER = "scenes-soft"  # that ships
+FIGURE_PIXELS = 256  # width and height of the picture in a figure
+
+
+@app.command()
+def caption(
+    pictures: Annotated[
+        list[str], typer.Argument(metavar="PICTURE…", help="Files, or names of scenes, as `regard data scenes` prints.")
+    ],
+    model: Model = None,
+    beams: Beams = None,
+    length_penalty: LengthPenalty = None,
+    save_plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Draw the weights of each word: .png, .svg, .pdf. One picture."),
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Write captions for pictures; for several, one line each: the picture's name, a tab, the caption.
+
+    The captioner that ships knows only the coloured shapes of `regard data scenes`; `regard train soft-photos` trains
+    one for photographs.
+
+    \b
+    Examples:
+      regard data scenes 3 --save examples && regard caption examples/scene-1.png
+      regard caption scene:test:0:7 --save-plot weights.png
+      regard caption --model runs/soft-photos-1 beach.jpg dog.jpg
+    """
+    check_outputs(save_plot)
+    if save_plot is not None and len(pictures) != 1:
+        raise ValueError(f"--save-plot draws one picture, and {len(pictures)} are given")
+    from ..decoding import load_model_and_tokenizers, translate
+
+    loaded = load_model_and_tokenizers.load(model or CAPTIONER, find_device(device), wanted=("caption",))
+    settings = search_settings(loaded, beams, length_penalty, None)
+    settings["weights"] = save_plot is not None
+    several, failures = len(pictures) > 1, set[int]()  # of several, one that cannot be read does not stop the others
+
+    def refused(number: int, reason: str) -> None:
+        failures.add(number)
+        typer.echo(f"regard: {reason}", err=True)
+
+    captions = translate(loaded.model, loaded.tokenizers, pictures, refused=refused if several else None, **settings)
+    for number, (name, result) in enumerate(zip(pictures, captions, strict=True), 1):
+        for remark in [] if number in failures else loaded.tokenizers.source.remarks(name):
+            typer.echo(f"regard: {remark}", err=True)
+        print(f"{name}\t{result.text}" if several else result.text, flush=True)
+        if save_plot is not None:
+            _save_figure(result, save_plot)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _save_figure(caption: Translation, file: Path) -> None:
+    from ..data.picture_reader import PictureReader
+    from ..seeing.alignment.word_level_weights import caption_word_weights
+    from ..seeing.drawing.picture_overlay import MAX_WORDS, save_caption_figure
+
+    weights, words = caption_word_weights(caption)
+    save_caption_figure(file, PictureReader(FIGURE_PIXELS).encode(caption.source), weights, words)
+    only = f", the first {MAX_WORDS} of {len(words)} words" if len(words) > MAX_WORDS else ""
+    typer.echo(f"wrote {file}{only}", err=True)
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, a model's folder, or one that ships.")],
+    to: Annotated[str, typer.Option(metavar="[ctranslate2|onnx]", help="The library to write for.")] = "ctranslate2",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where to write. [default: RUN/ENGINE; one that ships: ./RUN-ENGINE]"),
+    ] = None,
+    quantization: Annotated[
+        Literal["none", "int8"],
+        typer.Option(
+            help="int8: matrices as bytes. Smaller files, results differ a little: docs/serving.md has both, measured."
+        ),
+    ] = "none",
+    force: Annotated[bool, typer.Option("--force", help="Replace an export that is there.")] = False,
+) -> None:
+    """Convert a model to CTranslate2 (a fast C++ library), or to ONNX graphs.
+
+    CTranslate2: greedy translations are the same, token for token; `regard translate --engine ctranslate2` runs the
+    result. ONNX: encoder and one decoder step, with state and attention weights, or a classifier, for any ONNX runtime;
+    every model but those with parts of plug-ins.
+
+    An export records which weights it was made from: after more training, --engine ctranslate2 refuses it until it is
+    written again with --force.
+
+    \b
+    Examples:
+      regard export runs/transformer-multi30k-1
+      regard export tatoeba-transformer-en-fr --out fast
+      regard export tatoeba-bahdanau-en-fr --to onnx --out graphs
+      regard export tatoeba-transformer-en-fr --quantization int8 --out small
+      regard export runs/transformer-multi30k-1 --force
+    """
+    from ..data import TokenizerPair
+    from ..decoding import export_ctranslate2, load_model_and_tokenizers
+    from ..decoding.onnx import export_onnx
+    from ..models import load
+    from ..models.config_base import ExportEngine
+    from ..models.pretrained_model import WEIGHTS
+
+    if to == "transformers":
+        raise ValueError(
+            "folders for transformers are not written any more: run the model in regard, or export it with --to "
+            "ctranslate2 or --to onnx"
+        )
+    if to not in get_args(ExportEngine):
+        raise ValueError(f"--to is one of {', '.join(get_args(ExportEngine))}, got {to!r}")
+    model, run_folder = load_model_and_tokenizers.find(run)
+    folder = out or load_model_and_tokenizers.export_folder(model, run_folder, to)
+    tokenizers = TokenizerPair.load(model)
+    options: dict[str, Any] = {"quantization": quantization, "force": force, "weights": model / WEIGHTS}
+    write = export_onnx if to == "onnx" else export_ctranslate2
+    write(load(model), tokenizers, folder, **options)  # type: ignore[arg-type]
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    typer.echo(f"wrote {folder} ({size / 1e6:.1f} MB)")
+
+
+TOKEN = "REGARD_TOKEN"
+"""The environment variable with the token, for a server whose clients must know it beforehand."""
+
+
+@app.command()
+def serve(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run's folder, a model's folder, or one that ships.")],
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0: all addresses.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any free port.")] = 8400,
+    batch: Annotated[int, typer.Option(metavar="N", min=1, max=4096, help="Texts computed together, at most.")] = 64,
+    wait: Annotated[
+        float,
+        typer.Option(metavar="MS", min=0.0, max=1000.0, help="Milliseconds that a text waits for others, at most."),
+    ] = 5.0,
+    queue: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Texts that may wait; more are refused with status 503.")
+    ] = 1024,
+    token: Annotated[
+        bool,
+        typer.Option("--token/--no-token", help=f"Ask for a token: that of {TOKEN}, or a new one, which is printed."),
+    ] = True,
+    engine: EngineName = "torch",
+    precision: Precision = "float32",
+    device: Device = "auto",
+) -> None:
+    """Serve a translator or a text classifier over HTTP, computing the texts of many requests together.
+
+    POST /translate or /classify takes {"texts": [...], "alignment": true}. GET /openapi.json describes the API; /health
+    needs no token, /metrics is for Prometheus. Ctrl-C stops it.
+
+    \b
+    Examples:
+      regard serve tatoeba-transformer-en-fr
+      REGARD_TOKEN=secret regard serve runs/mine --host 0.0.0.0 --port 80
+      regard serve runs/mine --engine ctranslate2 --batch 128 --wait 10
+    """
+    from ..serving.serve_application import create_serve_app
+    from ..serving.served_model import ServedModel
+    from ..viewer.http.server import AppServer
+
+    served = ServedModel(model, find_device(device), engine, precision)
+    make = partial(create_serve_app, served, batch=batch, wait=wait / 1000, queue=queue)
+    secret = os.environ.get(TOKEN) or True
+    server = AppServer(make, host, port, token=secret if token else False)
+    typer.echo(f"regard serve: {server.address}/{served.task}")
+    if server.token is not None:
+        typer.echo(f"token: that of {TOKEN}" if secret is not True else f"Authorization: Bearer {server.token}")
+    typer.echo("Ctrl-C ends it")
+    server.run()
