@@ -10,7 +10,7 @@ from torch import nn
 
 from regard.decoding import search
 from regard.models import Annotations, EncoderDecoder, EncoderDecoderConfig, ShowAttendTellDecoderConfig
-from regard.models.decoders.show_attend_tell_decoder import ShowAttendTellDecoder
+from regard.models.decoders.show_attend_tell import ShowAttendTellDecoder
 from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, batch
 
 pytestmark = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..models.encoders.transformer_encoder import TransformerConfig
+from ..models.encoders.sequences import TransformerConfig
 
 if TYPE_CHECKING:
     from ..models import EncoderDecoder

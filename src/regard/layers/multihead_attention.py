@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from ..attention import ScaledDot, attend
 from ..attention.listeners import listeners
-from .packed_linear import linear
+from .kernels.packed import linear
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ..attention.energies.learned_energies import LearnedEnergy
     from ..attention.energies.modifiers import Modified
     from .positions import RotaryPositions
-    from .real_positions import RealPositions
 
 
 class MultiHead(nn.Module):
@@ -31,8 +30,6 @@ class MultiHead(nn.Module):
     learns is shared by the heads and must be as wide as one head. `dropout` is the share of weights dropped while
     training.
     """
-
-    padded_children: ClassVar[tuple[str, ...]] = ("energy", "rotary")
 
     def __init__(
         self,
@@ -67,24 +64,17 @@ class MultiHead(nn.Module):
 
     def keys(
         self,
-        memory: Float[Tensor, "batch keys memory"] | Float[Tensor, "real memory"],
+        memory: Float[Tensor, "batch keys memory"],
         first: int = 0,
-        real: RealPositions | None = None,
     ) -> tuple[Float[Tensor, "batch key_heads keys d"], Float[Tensor, "batch key_heads keys d"]]:
-        """Keys and values of a memory, for `look`; `first` is the position of its first vector.
-
-        With `real`, the memory has been packed by it.
-        """
-        both = linear(self.key_value, memory)
-        if real is not None:
-            both = real.pad(both)
-        both = both.unflatten(-1, (2, self.key_heads, self.head_width))  # [B, K, 2, heads, d]
+        """Keys and values of a memory, for `look`; `first` is the position of its first vector."""
+        both = linear(self.key_value, memory).unflatten(-1, (2, self.key_heads, self.head_width))  # [B, K, 2, heads, d]
         k, v = both.movedim(1, 3).unbind(1)  # each [B, heads, K, d]
         return (k if self.rotary is None else self.rotary(k, first)), v
 
     def look(
         self,
-        x: Float[Tensor, "batch queries width"] | Float[Tensor, "real width"],
+        x: Float[Tensor, "batch queries width"],
         k: Float[Tensor, "batch key_heads keys d"],
         v: Float[Tensor, "batch key_heads keys d"],
         *,
@@ -92,17 +82,12 @@ class MultiHead(nn.Module):
         energy: Modified | None = None,
         first: int = 0,
         weights: bool = False,
-        real: RealPositions | None = None,
-    ) -> tuple[Float[Tensor, "batch queries width"] | Float[Tensor, "real width"], Weights | None]:
+    ) -> tuple[Float[Tensor, "batch queries width"], Weights | None]:
         """Attend from x to keys and values that are already there; `first` is the position of the first query.
 
-        `energy` stands in for the layer's own where that depends on the position, as ALiBi's does in a cache. With
-        `real`, x has been packed by it, and so is the result.
+        `energy` stands in for the layer's own where that depends on the position, as ALiBi's does in a cache.
         """
-        q = linear(self.query, x)
-        if real is not None:
-            q = real.pad(q)
-        q = q.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)  # [B, heads, Q, d]
+        q = linear(self.query, x).unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)  # [B, heads, Q, d]
         if self.rotary is not None:
             q = self.rotary(q, first)
         energy_function = self.energy if energy is None else energy
@@ -115,20 +100,18 @@ class MultiHead(nn.Module):
         else:
             z = attend(q, k, v, energy=energy_function, mask=mask, dropout=dropout)
         z = z.transpose(1, 2).flatten(-2)  # [B, Q, heads · d]
-        return linear(self.output, z if real is None else real.pack(z)), w
+        return linear(self.output, z), w
 
     def forward(
         self,
-        x: Float[Tensor, "batch queries width"] | Float[Tensor, "real width"],
+        x: Float[Tensor, "batch queries width"],
         memory: Float[Tensor, "batch keys memory"] | None = None,
         *,
         mask: Mask | None = None,
         weights: bool = False,
-        real: RealPositions | None = None,
-    ) -> tuple[Float[Tensor, "batch queries width"] | Float[Tensor, "real width"], Weights | None]:
-        """With `real`, x has been packed by it, and so is the result."""
-        k, v = self.keys(x, real=real) if memory is None else self.keys(memory)
-        return self.look(x, k, v, mask=mask, weights=weights, real=real)
+    ) -> tuple[Float[Tensor, "batch queries width"], Weights | None]:
+        k, v = self.keys(x if memory is None else memory)
+        return self.look(x, k, v, mask=mask, weights=weights)
 
 
 def _is_step(q: Tensor, k: Tensor, v: Tensor) -> bool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...layers.multihead_attention import MultiHead
     from ...layers.transformer_layers import DecoderLayer, EncoderLayer
     from ...models import EncoderDecoder
-    from ...models.encoders.transformer_encoder import TransformerConfig
+    from ...models.encoders.sequences import TransformerConfig
 
 POSITIONS = 4096  # rows of the exported table of positions: the most tokens of a source or target
 

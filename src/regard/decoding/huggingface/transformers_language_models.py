@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ...layers.multihead_attention import MultiHead
     from ...models import EncoderDecoder
-    from ...models.encoders.transformer_encoder import TransformerConfig
+    from ...models.encoders.sequences import TransformerConfig
 
 OFFSET = 2
 """OPT's first position is row 2 of its table."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ...layers.multihead_attention import MultiHead
     from ...models import EncoderDecoder
-    from ...models.encoders.transformer_encoder import TransformerConfig
+    from ...models.encoders.sequences import TransformerConfig
 
 CLASSES = {
     ("post", "sinusoidal"): ("MarianConfig", "MarianMTModel"),
