@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from ..attention import Dot, Hard, Normalizer, dense, padding
 from ..attention.energies.energy_forms import EnergyForm, TanhForm
-from ..attention.energies.float_linear import FloatLinear
 from ..attention.listeners import listeners, notify_step
 from ..attention.torch_transforms import plain
 from .kernels.loop import DeferredLinear, LoopAdditive
@@ -131,7 +130,7 @@ class LocalAttention(nn.Module):
         if window < 1:
             raise ValueError(f"local attention needs a window of at least 1, got {window}")
         self.window = window
-        self.inner = FloatLinear(width, width, bias=False) if kind == "local-p" else None
+        self.inner = nn.Linear(width, width, bias=False) if kind == "local-p" else None
         self.outer = nn.Linear(width, 1, bias=False) if kind == "local-p" else None
 
     def forward(

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
-from torch.nn.functional import scaled_dot_product_attention
 
 from ..attention import ScaledDot, attend
-from ..attention.listeners import listeners
 from .kernels.packed import linear
 
 if TYPE_CHECKING:
@@ -94,9 +91,6 @@ class MultiHead(nn.Module):
         dropout, w = self.dropout if self.training else 0.0, None
         if weights:
             z, w = attend(q, k, v, energy=energy_function, mask=mask, dropout=dropout, weights=True)
-        elif mask is None and not dropout and type(energy_function) is ScaledDot and _is_step(q, k, v):
-            # What `attend` would do. For the few queries of a step its checks take longer than the kernel.
-            z = scaled_dot_product_attention(q, k, v, scale=energy_function.scale, enable_gqa=k.shape[1] < q.shape[1])
         else:
             z = attend(q, k, v, energy=energy_function, mask=mask, dropout=dropout)
         z = z.transpose(1, 2).flatten(-2)  # [B, Q, heads · d]
@@ -112,16 +106,3 @@ class MultiHead(nn.Module):
     ) -> tuple[Float[Tensor, "batch queries width"], Weights | None]:
         k, v = self.keys(x if memory is None else memory)
         return self.look(x, k, v, mask=mask, weights=weights)
-
-
-def _is_step(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether these are the queries of a step on a CPU, without gradients, and nobody listens.
-
-    Keys and values of other shapes or dtypes are left to `attend`, which broadcasts them or raises its own error.
-    """
-    if q.shape[-2] >= 16 or q.device.type != "cpu" or torch.is_grad_enabled() or listeners:
-        return False
-    if not q.dtype == k.dtype == v.dtype or k.dim() != 4 or k.shape != v.shape:
-        return False
-    (batch, heads, _, width), (key_batch, key_heads, _, key_width) = q.shape, k.shape
-    return batch == key_batch and width == key_width and key_heads > 0 and heads % key_heads == 0

@@ -104,14 +104,6 @@ class LoopCell:
         return lstm(inputs + recurrent, hidden[1])
 
 
-class FloatGRU(nn.GRU):
-    """`nn.GRU` that PyTorch's dynamic quantization leaves as it is: `RecurrentLayer` reads its matrices."""
-
-
-class FloatLSTM(nn.LSTM):
-    """`nn.LSTM` that PyTorch's dynamic quantization leaves as it is: `RecurrentLayer` reads its matrices."""
-
-
 class RecurrentLayer(nn.Module):
     """One layer of `nn.GRU` or `nn.LSTM`, with the same weights and results, over sentences of different lengths.
 
@@ -125,7 +117,7 @@ class RecurrentLayer(nn.Module):
 
     def __init__(self, kind: Literal["gru", "lstm"], width_in: int, width: int, *, bidirectional: bool) -> None:
         super().__init__()
-        make: type[nn.GRU | nn.LSTM] = FloatGRU if kind == "gru" else FloatLSTM
+        make: type[nn.GRU | nn.LSTM] = nn.GRU if kind == "gru" else nn.LSTM
         self.kind, self.width = kind, width
         self.directions = cast(
             "list[nn.RNNBase]",

@@ -130,14 +130,17 @@ class DecoderSwitch(Decoder[SwitchState]):
     def forward(
         self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
     ) -> DecoderOutput:
-        choice, features, maps = self._choice(annotations), None, None
-        for number in choice.unique().tolist():
-            rows = (choice == number).nonzero().squeeze(1)
-            decoded = self.decoders[number](tokens[rows], annotations.select(rows), weights=weights)
-            features = _scatter(features, self._block(decoded.features, number), rows, len(choice))
-            if decoded.weights is not None:
-                maps = _scatter(maps, decoded.weights, rows, len(choice))
-        return DecoderOutput(cast("Tensor", features), maps)
+        choice = self._choice(annotations)
+        rows = [(choice == number).nonzero().squeeze(1) for number in range(len(self.decoders))]
+        decoded = [
+            (number, self.decoders[number](tokens[own], annotations.select(own), weights=weights))
+            for number, own in enumerate(rows)
+            if len(own)
+        ]
+        order = torch.cat(rows).argsort()  # of the rows of all decoders, one decoder after the other
+        features = torch.cat([self._block(each.features, number) for number, each in decoded])[order]
+        maps = [each.weights for _, each in decoded if each.weights is not None]
+        return DecoderOutput(features, torch.cat(maps)[order] if maps else None)
 
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> SwitchState:
         choice = self._choice(annotations)
@@ -150,16 +153,14 @@ class DecoderSwitch(Decoder[SwitchState]):
     def step(
         self, tokens: Int[Tensor, "rows"], state: SwitchState, *, weights: bool = False
     ) -> tuple[Float[Tensor, "rows width"], SwitchState, Float[Tensor, "rows maps places"] | None]:
-        features, maps, states = None, None, {}
+        blocks, maps, states = [], [], {}
         for number, before in state.states.items():
-            features_of_decoder, states[number], own = self._each(number).step(tokens, before, weights=weights)
-            is_chosen = state.choice == number
-            block = self._block(features_of_decoder * is_chosen[:, None], number)
-            features = block if features is None else features + block
+            features, states[number], own = self._each(number).step(tokens, before, weights=weights)
+            chosen = (state.choice == number)[:, None]
+            blocks.append(self._block(features * chosen, number))
             if own is not None:
-                own = own * is_chosen[:, None, None]
-                maps = own if maps is None else maps + own
-        return cast("Tensor", features), replace(state, states=states), maps
+                maps.append(own * chosen[..., None])
+        return torch.stack(blocks).sum(0), replace(state, states=states), torch.stack(maps).sum(0) if maps else None
 
     def updated(self) -> None:
         for number in range(len(self.decoders)):
@@ -177,12 +178,6 @@ class DecoderSwitch(Decoder[SwitchState]):
         """The features in the block of this decoder, zeros in the others."""
         width = features.shape[-1]
         return nn.functional.pad(features, (number * width, (len(self.decoders) - 1 - number) * width))
-
-
-def _scatter(into: Tensor | None, part: Tensor, rows: Int[Tensor, "rows"], count: int) -> Tensor:
-    """Rows of a batch of `count` rows; the others keep what they have, or zeros."""
-    whole = part.new_zeros(count, *part.shape[1:]) if into is None else into
-    return whole.index_copy(0, rows, part.to(whole.dtype))
 
 
 class MultiDecoder(EncoderDecoder):

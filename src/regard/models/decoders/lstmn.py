@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from ...attention import Additive
-from ...attention.energies.float_linear import FloatLinear
 from ...layers import LSTMN, Dropout, EncoderMemory
 from ...layers.kernels.loop import DeferredLinear
 from ...layers.recurrent import loop_dtype
@@ -131,7 +130,7 @@ class LSTMNDecoder(Decoder[LSTMNDecoderState]):
             "list[LSTMN]", nn.ModuleList([first, *(LSTMN(width, width) for _ in range(config.layers - 1))])
         )
         self.energy = Additive(config.embedding + memory if deep else width, memory, width) if memory else None
-        self.gate = FloatLinear(config.embedding + memory, width) if deep else None
+        self.gate = nn.Linear(config.embedding + memory, width) if deep else None
         self.tape = nn.Linear(memory, width, bias=False) if deep and memory != width else nn.Identity()
         self.join = nn.Linear(width + config.embedding + memory, config.embedding)
         self.output = output_matrix(config.embedding, vocabulary)

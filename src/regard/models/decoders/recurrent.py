@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from ...attention import Additive, Concat, Dot, General
-from ...attention.energies.float_linear import FloatLinear
 from ...layers import Dropout, EncoderMemory, LocalAttention, RecurrentCell, linear
 from ...layers.kernels.loop import DeferredLinear
 from ...layers.recurrent import Hidden, LoopCell, loop_dtype
@@ -163,7 +162,7 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
         self.local = None if config.scope == "global" else LocalAttention(config.width, config.window, config.scope)
         self.join: nn.Linear
         if luong:
-            width, self.join = config.width, FloatLinear(memory + config.width, config.width, bias=False)
+            width, self.join = config.width, nn.Linear(memory + config.width, config.width, bias=False)
         else:
             width, twice = config.embedding, 2 if config.readout == "maxout" else 1
             self.join = nn.Linear(config.width + config.embedding + memory, width * twice)

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from ...attention import Additive
-from ...attention.energies.float_linear import FloatLinear
 from ...layers import Dropout, EncoderMemory, RecurrentCell
 from ...layers.encoder_memory import SoftHardAttention
 from ...layers.recurrent import loop_dtype
@@ -135,7 +134,7 @@ class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
         self.dropout = Dropout(config.dropout)
         self.first_h = nn.Linear(memory, config.width)
         self.first_c = nn.Linear(memory, config.width)
-        self.gate = FloatLinear(config.width, 1)
+        self.gate = nn.Linear(config.width, 1)
         self.cell = RecurrentCell("lstm", config.embedding, memory, config.width)
         self.energy = Additive(config.width, memory, config.hidden) if config.attends else None
         self.attention = None if config.attention == "none" else SoftHardAttention(config.attention)
