@@ -215,9 +215,17 @@ class LoopAdditive:
         self._gradients = AdditiveGradients(self.keys)
         learns = torch.is_grad_enabled() and (keys.requires_grad or weight.requires_grad)
         self._edge = _CollectSums.apply(keys, weight, self._gradients) if learns else None
+        self._doubled = None
+        if keys.device.type == "cpu" and not torch.is_grad_enabled():
+            self._doubled = 2 * self.keys, 2 * self.weight, self.weight.sum()
 
     def __call__(self, q: Float[Tensor, "batch queries d"]) -> Float[Tensor, "batch queries places"]:
         q = q.to(self.keys.dtype)
+        if self._doubled is not None and not torch.is_grad_enabled():
+            # w · tanh(x) = 2w · σ(2x) − Σ w: in a search, PyTorch's sigmoid takes a sixth of the time of its tanh.
+            keys, weight, total = self._doubled
+            with exact(q.device):
+                return torch.sigmoid_((2 * q)[:, :, None] + keys[:, None]) @ weight - total
         if self._edge is None:
             return step_energies(q, self.keys, self.weight)[0]
         e: Tensor = _Energies.apply(q, self._edge, self.keys, self.weight, self._gradients)

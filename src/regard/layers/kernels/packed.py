@@ -99,14 +99,20 @@ def linear(layer: nn.Linear, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*ro
     Under autocast the copy has autocast's dtype, so a matrix is converted once and not at every step. A layer with
     hooks, gradients, and other dtypes or widths than the matrix has are left to the layer itself.
     """
+    y = _packed_product(layer, x)
+    return layer(x) if y is None else y
+
+
+def _packed_product(layer: nn.Linear, x: Tensor) -> Tensor | None:
+    """None where neither packing nor the conversion saves time, or the call is not ours to replace."""
     copies = _copies.get()
     if copies is None or torch.is_grad_enabled() or not _replaceable(layer, x):
-        return layer(x)
+        return None
     weight = layer.weight
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
     packs = pays(prod(x.shape[:-1]), weight)
     if not packs and weight.dtype == dtype:
-        return layer(x)
+        return None
     copy, packed = copies.get((layer, dtype), (None, None))
     if copy is None:
         copy = weight.detach().to(dtype)
