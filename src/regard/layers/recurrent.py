@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from ..attention.torch_transforms import exact
 from .kernels.loop import DeferredLinear, gru, lstm
-from .kernels.packed import multiply
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -45,7 +44,7 @@ class RecurrentCell(nn.Module):
         """W x + b, for all steps at once."""
         if self.early is None:
             raise ValueError("this cell has no early inputs")
-        return multiply(x, self.early, self.bias)
+        return nn.functional.linear(x, self.early, self.bias)
 
     def first(self, h: Float[Tensor, "rows width"]) -> Hidden:
         """The initial state with hidden vector h; an LSTM's memory cell is zero."""

@@ -76,9 +76,8 @@ def kernel_rows(rows: int) -> int:
     return -(-rows // step) * step
 
 
-_Copies = dict[tuple[int, torch.dtype], tuple[Tensor, Tensor, Tensor | None]]
+_Copies = dict[tuple[nn.Linear, torch.dtype], tuple[Tensor, Tensor | None]]
 _copies: ContextVar[_Copies | None] = ContextVar("packed_weights", default=None)
-"""By id and dtype: the matrix, which keeps its id, its copy in that dtype, and the packed copy."""
 
 
 @contextmanager
@@ -95,56 +94,53 @@ def packed_weights() -> Iterator[None]:
 
 
 def linear(layer: nn.Linear, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*rows out"]:
-    """layer(x); inside `packed_weights` as `multiply` does it.
+    """layer(x); inside `packed_weights` by a packed copy of its matrix, where that is faster.
 
-    A layer with hooks, and one that is not PyTorch's own, is left to itself.
+    Under autocast the copy has autocast's dtype, so a matrix is converted once and not at every step. A layer with
+    hooks, gradients, and other dtypes or widths than the matrix has are left to the layer itself.
     """
-    observed = layer._forward_hooks or layer._forward_pre_hooks or global_hooks() or "forward" in vars(layer)
-    y = None if observed or type(layer) is not nn.Linear else _packed_product(x, layer.weight, layer.bias)
+    y = _packed_product(layer, x)
     return layer(x) if y is None else y
 
 
-def multiply(
-    x: Float[Tensor, "*rows in"], matrix: Float[Tensor, "out in"], bias: Float[Tensor, "out"] | None
-) -> Float[Tensor, "*rows out"]:
-    """x Mᵀ + b; inside `packed_weights` by a packed copy of the matrix, where that is faster.
-
-    Under autocast the copy has autocast's dtype, so a matrix is converted once and not at every step. Gradients, and
-    other dtypes or widths than the matrix has, are left to PyTorch.
-    """
-    y = _packed_product(x, matrix, bias)
-    return nn.functional.linear(x, matrix, bias) if y is None else y
-
-
-def _packed_product(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor | None:
-    """None where neither packing nor the conversion saves time, or PyTorch would not compute this product."""
+def _packed_product(layer: nn.Linear, x: Tensor) -> Tensor | None:
+    """None where neither packing nor the conversion saves time, or the call is not ours to replace."""
     copies = _copies.get()
-    if copies is None or torch.is_grad_enabled() or not _own(x, matrix) or x.shape[-1:] != matrix.shape[1:]:
+    if copies is None or torch.is_grad_enabled() or not _replaceable(layer, x):
         return None
-    if x.device.type != "cpu" or matrix.device.type != "cpu":
+    weight = layer.weight
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+    packs = pays(prod(x.shape[:-1]), weight)
+    if not packs and weight.dtype == dtype:
         return None
-    dtype = x.dtype
-    if torch.is_autocast_enabled("cpu"):
-        if x.dtype not in _LOWERED or matrix.dtype not in _LOWERED:
-            return None
-        dtype = torch.get_autocast_dtype("cpu")
-    elif dtype != matrix.dtype:
-        return None
-    packs = pays(prod(x.shape[:-1]), matrix)
-    if not packs and matrix.dtype == dtype:
-        return None
-    _, copy, packed = copies.get((id(matrix), dtype), (matrix, None, None))
+    copy, packed = copies.get((layer, dtype), (None, None))
     if copy is None:
-        copy = matrix.detach().to(dtype)
+        copy = weight.detach().to(dtype)
     if packs and packed is None:
         packed = pack(copy)
-    copies[id(matrix), dtype] = matrix, copy, packed
+    copies[layer, dtype] = copy, packed
     with exact(x.device):
-        x, bias = x.to(dtype), None if bias is None else bias.to(dtype)
-        return product(x, packed, bias) if packs and packed is not None else nn.functional.linear(x, copy, bias)
+        bias = None if layer.bias is None else layer.bias.to(dtype)
+        if packs and packed is not None:
+            return product(x.to(dtype), packed, bias)
+        return nn.functional.linear(x.to(dtype), copy, bias)
 
 
 _LOWERED = (torch.float32, torch.bfloat16, torch.float16)  # dtypes that autocast converts; it leaves float64 as it is
+
+
+def _replaceable(layer: nn.Linear, x: Tensor) -> bool:
+    """Whether the layer is PyTorch's own, nobody observes or replaces its call, and it would compute this product."""
+    if type(layer) is not nn.Linear or layer._forward_hooks or layer._forward_pre_hooks or global_hooks():
+        return False
+    if "forward" in vars(layer) or not _own(x, layer.weight) or x.shape[-1:] != layer.weight.shape[1:]:
+        return False
+    if torch.is_autocast_enabled("cpu"):
+        if x.dtype not in _LOWERED or layer.weight.dtype not in _LOWERED:
+            return False
+    elif x.dtype != layer.weight.dtype:
+        return False
+    return x.device.type == "cpu" and layer.weight.device.type == "cpu"
 
 
 def _own(*tensors: Tensor) -> bool:
