@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from regard.models import Annotations, RecurrentDecoderConfig, TransformerDecoderConfig
-from regard.models.decoders.recurrent_decoder import RecurrentDecoder
-from regard.models.decoders.transformer_decoder import TransformerDecoder
+from regard.models.decoders.recurrent import RecurrentDecoder
+from regard.models.decoders.transformer import TransformerDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import linear
 
-from regard.layers import packed_linear
-from regard.layers.packed_linear import pack, pays, product
+from regard.layers.kernels import packed
+from regard.layers.kernels.packed import pack, pays, product
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,13 +74,13 @@ def _resident() -> float:
 @torch.no_grad()
 def memory() -> None:
     matrices = [(_packed(torch.randn(shape)), torch.randn(shape[0]), torch.randn(640, shape[1])) for shape in DECODER]
-    for packed, bias, x in matrices:
-        product(x, packed, bias)
+    for matrix, bias, x in matrices:
+        product(x, matrix, bias)
     start = _resident()
     print(f"{'up to rows':>10} {'MB more':>8}")
     for rows in range(1, 641):
-        for packed, bias, x in matrices:
-            product(x[:rows], packed, bias)
+        for matrix, bias, x in matrices:
+            product(x[:rows], matrix, bias)
         if rows in (40, 80, 160, 320, 640):
             print(f"{rows:>10} {_resident() - start:>8.0f}", flush=True)
 
@@ -92,7 +92,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.exact:
-        packed_linear.kernel_rows = lambda rows: rows
+        packed.kernel_rows = lambda rows: rows
     if arguments.memory:
         memory()
     else:

@@ -50,7 +50,7 @@ LOADERS = {
     "demo/translation_examples.py": "a folder of a model of regard",
     "commands/export.py": "a folder of a model of regard",
     "json_file.py": "JSON",
-    "models/encoders/efficientnet_encoder.py": "torch.load with weights_only=True",
+    "models/encoders/pictures.py": "torch.load with weights_only=True",
     "models/pretrained_model.py": "JSON and safetensors; model types are a fixed list; plug-ins (plugins.py) need "
     "the user's permission, by the name of their package",
     "models/weights_header.py": "JSON",
@@ -138,11 +138,11 @@ class TestPickles:
     """A file of another format, under the name that a loader opens."""
 
     def test_efficientnet(self, format: str, wire: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from regard.models.encoders import efficientnet_encoder
+        from regard.models.encoders import pictures
 
         (tmp_path / "weights.pth").write_bytes(formats(wire)[format])
-        monkeypatch.setenv(efficientnet_encoder.FILE, str(tmp_path / "weights.pth"))
-        refused(efficientnet_encoder.imagenet, wire)
+        monkeypatch.setenv(pictures.FILE, str(tmp_path / "weights.pth"))
+        refused(pictures.imagenet, wire)
 
     def test_checkpoint(self, format: str, wire: Path, tmp_path: Path) -> None:
         from regard.training.recipe.recipe_loader import load_recipe

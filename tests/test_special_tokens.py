@@ -6,7 +6,7 @@ import torch
 
 from regard.data import Tokenizer
 from regard.models import Annotations, Encoder
-from regard.models.encoders.tag_encoder import TagEncoder
+from regard.models.multi_decoder import TagEncoder
 from regard.special_tokens import BEGIN, END, PAD, SPECIALS, UNKNOWN
 
 

@@ -19,7 +19,7 @@ from torch import nn
 from regard.attention import padding
 from regard.layers import EncoderLayer
 from regard.models import RecurrentEncoderConfig, TransformerEncoderConfig
-from regard.models.encoders.window_convolution_encoder import ConvolutionEncoderConfig
+from regard.models.encoders.sequences import ConvolutionEncoderConfig
 
 from .command_line import draw, options, print_table
 

@@ -10,7 +10,7 @@ import torch
 from regard.data.inverse_document_frequency import document_counts, inverse_document_frequency
 from regard.models import Classifier, ClassifierConfig
 from regard.models.classifier import HeadConfig
-from regard.models.encoders.bag_encoder import BagEncoderConfig
+from regard.models.encoders.sequences import BagEncoderConfig
 
 
 def test_plain_is_log_of_n_over_n_j_and_smoothed_is_never_zero() -> None:

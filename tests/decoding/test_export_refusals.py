@@ -27,7 +27,7 @@ from regard.models import (
     TransformerDecoderConfig,
     TransformerEncoderConfig,
 )
-from regard.models.decoders.recurrent_decoder import RecurrentDecoder
+from regard.models.decoders.recurrent import RecurrentDecoder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from regard.layers.log_mel import LogMel, triangles
-from regard.models.encoders.source_embedding import SoundEmbedding
+from regard.models.encoders.sequences import SoundEmbedding
 
 
 def _written_out(sound: np.ndarray, mel: LogMel) -> np.ndarray:

@@ -81,34 +81,3 @@ def test_alibi_stands_in_multihead() -> None:
     layer = MultiHead(8, 2, energy=Modified(ScaledDot(), Alibi(2)))
     far, near = layer(torch.randn(1, 50, 8), weights=True)[1].dense()[0, 0, 25, [0, 24]]  # type: ignore[union-attr]
     assert near > far
-
-
-@torch.no_grad()
-def test_a_few_queries_without_gradients_have_dropout_too() -> None:
-    torch.manual_seed(0)
-    layer, x = MultiHead(16, 4, dropout=0.5), torch.randn(1, 5, 16)
-    assert not torch.equal(layer(x)[0], layer(x)[0])
-    layer.eval()
-    assert torch.equal(layer(x)[0], layer(x)[0])
-
-
-@torch.no_grad()
-def test_keys_and_values_of_a_step_are_checked() -> None:
-    layer, x = MultiHead(16, 4, memory=16).eval(), torch.randn(2, 3, 16)
-    k, v = layer.keys(torch.randn(2, 5, 16))
-    with pytest.raises(ValueError, match="every key needs a value"):
-        layer.look(x, k, v[:, :, :4])
-    with pytest.raises(TypeError, match="one dtype"):
-        layer.look(x, k.double(), v.double())
-    with pytest.raises(ValueError, match="do not broadcast"):
-        layer.look(x, k[[0, 1, 0]], v[[0, 1, 0]])
-
-
-@torch.no_grad()
-@pytest.mark.parametrize(("batch", "heads"), [(2, 2), (1, 4), (2, 1)])
-def test_keys_of_a_step_are_shared_as_their_shapes_say(batch: int, heads: int) -> None:
-    layer, x = MultiHead(16, 4, memory=16).double().eval(), torch.randn(2, 3, 16, dtype=F64)
-    k, v = layer.keys(torch.randn(2, 5, 16, dtype=F64))
-    k, v = k[:batch, :heads], v[:batch, :heads]
-    whole = [y.expand(2, -1, -1, -1).repeat_interleave(4 // heads, 1) for y in (k, v)]
-    torch.testing.assert_close(layer.look(x, k, v)[0], layer.look(x, *whole, weights=True)[0])

@@ -10,7 +10,7 @@ import torch
 from regard.layers import DecoderLayer, EncoderLayer
 from regard.layers.transformer_layers import Residual
 from regard.models import EncoderDecoder, EncoderDecoderConfig, NoEncoderConfig, TransformerDecoderConfig
-from regard.models.encoders.transformer_encoder import TransformerEncoderConfig
+from regard.models.encoders.sequences import TransformerEncoderConfig
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -26,7 +26,7 @@ from regard.models import (
     RecurrentEncoderConfig,
     TransformerEncoderConfig,
 )
-from regard.models.encoders.window_convolution_encoder import WindowConvolution
+from regard.models.encoders.sequences import WindowConvolution
 from regard.training.score.error_rate import distance, error_rate
 
 if TYPE_CHECKING:

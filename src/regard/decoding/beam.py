@@ -413,7 +413,7 @@ def search(
         history = History(steps, len(most), beams, device)
         state = decoder.start(annotations, beams=beams, steps=steps)
         generator = None if sample is None else sample.generator(device)
-        with packed_weights(*(module for module in model.modules() if isinstance(module, Decoder))):
+        with packed_weights():
             for at, alive, advanced in decode_steps(decoder, state, beam, steps, ranking, sample, generator):
                 history.write(at, alive, advanced)
         hypotheses = history.best(best)

@@ -10,7 +10,7 @@ import torch
 
 from ..data.batch import BEGIN, PAD
 from ..layers import SinusoidalPositions
-from ..models.encoders.transformer_encoder import TransformerConfig
+from ..models.encoders.sequences import TransformerConfig
 from .beam import Hypothesis, limits
 from .export_folder import export_files, require_free
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
-from torch.nn.functional import scaled_dot_product_attention
 
 from ..attention import ScaledDot, attend
-from ..attention.listeners import listeners
-from .packed_linear import linear
+from .kernels.packed import linear
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -20,7 +17,6 @@ if TYPE_CHECKING:
     from ..attention.energies.learned_energies import LearnedEnergy
     from ..attention.energies.modifiers import Modified
     from .positions import RotaryPositions
-    from .real_positions import RealPositions
 
 
 class MultiHead(nn.Module):
@@ -31,8 +27,6 @@ class MultiHead(nn.Module):
     learns is shared by the heads and must be as wide as one head. `dropout` is the share of weights dropped while
     training.
     """
-
-    padded_children: ClassVar[tuple[str, ...]] = ("energy", "rotary")
 
     def __init__(
         self,
@@ -67,24 +61,17 @@ class MultiHead(nn.Module):
 
     def keys(
         self,
-        memory: Float[Tensor, "batch keys memory"] | Float[Tensor, "real memory"],
+        memory: Float[Tensor, "batch keys memory"],
         first: int = 0,
-        real: RealPositions | None = None,
     ) -> tuple[Float[Tensor, "batch key_heads keys d"], Float[Tensor, "batch key_heads keys d"]]:
-        """Keys and values of a memory, for `look`; `first` is the position of its first vector.
-
-        With `real`, the memory has been packed by it.
-        """
-        both = linear(self.key_value, memory)
-        if real is not None:
-            both = real.pad(both)
-        both = both.unflatten(-1, (2, self.key_heads, self.head_width))  # [B, K, 2, heads, d]
+        """Keys and values of a memory, for `look`; `first` is the position of its first vector."""
+        both = linear(self.key_value, memory).unflatten(-1, (2, self.key_heads, self.head_width))  # [B, K, 2, heads, d]
         k, v = both.movedim(1, 3).unbind(1)  # each [B, heads, K, d]
         return (k if self.rotary is None else self.rotary(k, first)), v
 
     def look(
         self,
-        x: Float[Tensor, "batch queries width"] | Float[Tensor, "real width"],
+        x: Float[Tensor, "batch queries width"],
         k: Float[Tensor, "batch key_heads keys d"],
         v: Float[Tensor, "batch key_heads keys d"],
         *,
@@ -92,53 +79,30 @@ class MultiHead(nn.Module):
         energy: Modified | None = None,
         first: int = 0,
         weights: bool = False,
-        real: RealPositions | None = None,
-    ) -> tuple[Float[Tensor, "batch queries width"] | Float[Tensor, "real width"], Weights | None]:
+    ) -> tuple[Float[Tensor, "batch queries width"], Weights | None]:
         """Attend from x to keys and values that are already there; `first` is the position of the first query.
 
-        `energy` stands in for the layer's own where that depends on the position, as ALiBi's does in a cache. With
-        `real`, x has been packed by it, and so is the result.
+        `energy` stands in for the layer's own where that depends on the position, as ALiBi's does in a cache.
         """
-        q = linear(self.query, x)
-        if real is not None:
-            q = real.pad(q)
-        q = q.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)  # [B, heads, Q, d]
+        q = linear(self.query, x).unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)  # [B, heads, Q, d]
         if self.rotary is not None:
             q = self.rotary(q, first)
         energy_function = self.energy if energy is None else energy
         dropout, w = self.dropout if self.training else 0.0, None
         if weights:
             z, w = attend(q, k, v, energy=energy_function, mask=mask, dropout=dropout, weights=True)
-        elif mask is None and not dropout and type(energy_function) is ScaledDot and _is_step(q, k, v):
-            # What `attend` would do. For the few queries of a step its checks take longer than the kernel.
-            z = scaled_dot_product_attention(q, k, v, scale=energy_function.scale, enable_gqa=k.shape[1] < q.shape[1])
         else:
             z = attend(q, k, v, energy=energy_function, mask=mask, dropout=dropout)
         z = z.transpose(1, 2).flatten(-2)  # [B, Q, heads · d]
-        return linear(self.output, z if real is None else real.pack(z)), w
+        return linear(self.output, z), w
 
     def forward(
         self,
-        x: Float[Tensor, "batch queries width"] | Float[Tensor, "real width"],
+        x: Float[Tensor, "batch queries width"],
         memory: Float[Tensor, "batch keys memory"] | None = None,
         *,
         mask: Mask | None = None,
         weights: bool = False,
-        real: RealPositions | None = None,
-    ) -> tuple[Float[Tensor, "batch queries width"] | Float[Tensor, "real width"], Weights | None]:
-        """With `real`, x has been packed by it, and so is the result."""
-        k, v = self.keys(x, real=real) if memory is None else self.keys(memory)
-        return self.look(x, k, v, mask=mask, weights=weights, real=real)
-
-
-def _is_step(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether these are the queries of a step on a CPU, without gradients, and nobody listens.
-
-    Keys and values of other shapes or dtypes are left to `attend`, which broadcasts them or raises its own error.
-    """
-    if q.shape[-2] >= 16 or q.device.type != "cpu" or torch.is_grad_enabled() or listeners:
-        return False
-    if not q.dtype == k.dtype == v.dtype or k.dim() != 4 or k.shape != v.shape:
-        return False
-    (batch, heads, _, width), (key_batch, key_heads, _, key_width) = q.shape, k.shape
-    return batch == key_batch and width == key_width and key_heads > 0 and heads % key_heads == 0
+    ) -> tuple[Float[Tensor, "batch queries width"], Weights | None]:
+        k, v = self.keys(x if memory is None else memory)
+        return self.look(x, k, v, mask=mask, weights=weights)

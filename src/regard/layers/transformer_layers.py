@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from torch import nn
 
 from ..attention import Alibi, Modified, ScaledDot, causal
-from .fast_dropout import Dropout
+from .kernels.dropout import Dropout
+from .kernels.packed import linear
 from .multihead_attention import MultiHead
-from .packed_linear import linear
 from .positions import RotaryPositions
-from .real_positions import position_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,13 +19,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..attention import Mask, Weights
-    from .real_positions import RealPositions
 
 
 class FeedForward(nn.Sequential):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, section 3.3)."""
-
-    padded_children: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, width: int, hidden: int, dropout: float) -> None:
         first, second = nn.Linear(width, hidden), nn.Linear(hidden, width)
@@ -45,8 +41,6 @@ class Residual(nn.Module):
 
     For experiments that show what each is for, `norm` "none" leaves the norm out, and `adds` False the x + …
     """
-
-    padded_children: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, width: int, norm: Literal["pre", "post", "none"], dropout: float, *, adds: bool = True) -> None:
         super().__init__()
@@ -104,17 +98,8 @@ class TransformerLayer(nn.Module):
 class EncoderLayer(TransformerLayer):
     """Self-attention over all positions, then feed-forward."""
 
-    padded_children: ClassVar[tuple[str, ...]] = ()
-
-    def forward(
-        self,
-        x: Float[Tensor, "batch time width"] | Float[Tensor, "real width"],
-        mask: Mask | None,
-        *,
-        real: RealPositions | None = None,
-    ) -> Float[Tensor, "batch time width"] | Float[Tensor, "real width"]:
-        """With `real`, x has been packed by it, and so is the output."""
-        x = self.around_attention(x, lambda y: self.attention(y, mask=mask, **position_arguments(real=real))[0])
+    def forward(self, x: Float[Tensor, "batch time width"], mask: Mask | None) -> Float[Tensor, "batch time width"]:
+        x = self.around_attention(x, lambda y: self.attention(y, mask=mask)[0])
         out: Tensor = self.around_feed_forward(x, self.feed_forward)
         return out
 
@@ -130,29 +115,22 @@ class DecoderLayer(TransformerLayer):
     lets every position see those after it in `forward`, as an experiment; in `step` there are none after it.
     """
 
-    padded_children: ClassVar[tuple[str, ...]] = ()
-
     def __init__(self, *sizes: int, masked: bool = True, **options: Any) -> None:
         super().__init__(*sizes, **options)
         self.mask = causal() if masked else None
 
     def forward(
         self,
-        x: Float[Tensor, "batch time width"] | Float[Tensor, "real width"],
-        annotations: Float[Tensor, "batch places memory"] | Float[Tensor, "real memory"],
+        x: Float[Tensor, "batch time width"],
+        annotations: Float[Tensor, "batch places memory"],
         mask: Mask | None,
         *,
         weights: bool = False,
-        real: RealPositions | None = None,
-        real_places: RealPositions | None = None,
-    ) -> tuple[Float[Tensor, "batch time width"] | Float[Tensor, "real width"], Weights | None]:
-        """Every position at once; a position sees itself and those before it.
-
-        With `real`, x has been packed by it, and so is the output; with `real_places` the annotations have.
-        """
-        x = self.around_attention(x, lambda y: self.attention(y, mask=self.mask, **position_arguments(real=real))[0])
-        source = None if self.cross is None else self.cross.keys(annotations, **position_arguments(real=real_places))
-        return self._rest(x, source, mask, weights, real)
+    ) -> tuple[Float[Tensor, "batch time width"], Weights | None]:
+        """Every position at once; a position sees itself and those before it."""
+        x = self.around_attention(x, lambda y: self.attention(y, mask=self.mask)[0])
+        source = None if self.cross is None else self.cross.keys(annotations)
+        return self._rest(x, source, mask, weights)
 
     def step(
         self,
@@ -187,12 +165,7 @@ class DecoderLayer(TransformerLayer):
         return beams.reshape(x.shape), cross_weights
 
     def _rest(
-        self,
-        x: Tensor,
-        source: KeysValues | None,
-        mask: Mask | None,
-        weights: bool,
-        real: RealPositions | None = None,
+        self, x: Tensor, source: KeysValues | None, mask: Mask | None, weights: bool
     ) -> tuple[Tensor, Weights | None]:
         """Attention over the annotations, and feed-forward."""
         cross_weights = None
@@ -201,7 +174,7 @@ class DecoderLayer(TransformerLayer):
 
             def cross_attention(y: Tensor) -> Tensor:
                 nonlocal cross_weights
-                z, cross_weights = cross.look(y, k, v, mask=mask, weights=weights, **position_arguments(real=real))
+                z, cross_weights = cross.look(y, k, v, mask=mask, weights=weights)
                 return z
 
             x = self.around_cross(x, cross_attention)

@@ -21,9 +21,8 @@ from ..layers.pooling import (
 from ..special_tokens import SPECIALS
 from .config_base import Config, ExportEngine, ModuleConfig, TaskName, part_config, plugin_config
 from .cross_entropy import Loss
-from .encoders.bag_encoder import BagEncoder, BagEncoderConfig
 from .encoders.encoder import EncoderConfig
-from .encoders.recurrent_encoder import RecurrentEncoderConfig
+from .encoders.sequences import BagEncoder, BagEncoderConfig, RecurrentEncoderConfig
 from .pretrained_model import PretrainedModel
 from .registry import ENCODERS
 

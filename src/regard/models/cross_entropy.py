@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-CACHED = 1 << 18  # probabilities that a CPU computes at once: 1 MB, its second-level cache
-
-
 class SourceTargetBatch(Protocol):
     """A batch as `regard.data.Batch` holds it: sources are ids, samples of sound or pixels, targets are ids."""
 
@@ -61,13 +58,10 @@ class _CrossEntropy(torch.autograd.Function):
             here = slice(at, at + rows)
             features, weight = f[here], None if real is None else real[here]
             logits = features @ w.mT  # [rows, vocabulary], in the dtype of the features
-            for part in _parts(logits):
-                target, spread = _log_likelihoods(
-                    logits[part], wanted[here][part], None if weight is None else weight[part], smoothing, learns
-                )
-                nll -= target
-                if spread is not None:
-                    total -= even * spread
+            target, spread = _log_likelihoods(logits, wanted[here], weight, smoothing, learns)
+            nll -= target
+            if spread is not None:
+                total -= even * spread
             if to_f is None:
                 continue
             torch.mm(logits, w, out=to_f[here])
@@ -98,12 +92,6 @@ def _add_product(total: Tensor | None, a: Float[Tensor, "n rows"], b: Float[Tens
     if total is None:
         return (a @ b).to(torch.promote_types(a.dtype, torch.float32))
     return total.addmm_(a, b) if total.dtype == a.dtype else total.add_(a @ b)
-
-
-def _parts(logits: Float[Tensor, "rows vocabulary"]) -> list[slice]:
-    """Rows whose probabilities stay in a CPU's second-level cache; on a GPU all of them."""
-    size = len(logits) if logits.device.type != "cpu" else max(1, CACHED // logits.shape[1])
-    return [slice(first, first + size) for first in range(0, len(logits), size)]
 
 
 def _log_likelihoods(

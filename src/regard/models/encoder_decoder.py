@@ -9,10 +9,10 @@ import torch
 
 from .config_base import SOURCES, Config, ExportEngine, TaskName, part_config
 from .decoders.decoder import DecoderConfig
-from .decoders.pointer_decoder import PointerDecoder, known_ids
-from .decoders.transformer_decoder import TransformerDecoderConfig
+from .decoders.pointer import PointerDecoder, known_ids
+from .decoders.transformer import TransformerDecoderConfig
 from .encoders.encoder import EncoderConfig
-from .encoders.transformer_encoder import TransformerEncoderConfig
+from .encoders.sequences import TransformerEncoderConfig
 from .pretrained_model import PretrainedModel
 from .registry import DECODERS, ENCODERS
 
@@ -147,16 +147,9 @@ class EncoderDecoder(PretrainedModel):
         target: Int[Tensor, "batch target"],
         *,
         weights: bool = False,
-        target_lengths: Int[Tensor, "batch"] | None = None,
     ) -> DecoderOutput:
-        """Features at every target position, teacher-forced; `readout` turns them into logits.
-
-        With `target_lengths`, a decoder may leave out the positions after them; their features are not defined then.
-        """
-        # A decoder of another package, or a `forward` that was replaced, need not know them.
-        takes_lengths = "takes_lengths" in vars(type(self.decoder)) and "forward" not in vars(self.decoder)
-        known = {"lengths": target_lengths} if target_lengths is not None and takes_lengths else {}
-        decoded: DecoderOutput = self.decoder(target, self.encode(source, lengths), weights=weights, **known)
+        """Features at every target position, teacher-forced; `readout` turns them into logits."""
+        decoded: DecoderOutput = self.decoder(target, self.encode(source, lengths), weights=weights)
         return decoded
 
     def readout(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
@@ -168,9 +161,8 @@ class EncoderDecoder(PretrainedModel):
         Targets begin with <s> and end in </s>.
         """
         inputs, wanted = batch.target[:, :-1], batch.target[:, 1:]
-        lengths = batch.target_lengths - 1
-        decoded = self(batch.source, batch.source_lengths, inputs, target_lengths=lengths)
-        real = torch.arange(wanted.shape[1], device=wanted.device) < lengths[:, None]
+        decoded = self(batch.source, batch.source_lengths, inputs)
+        real = torch.arange(wanted.shape[1], device=wanted.device) < batch.target_lengths[:, None] - 1
         loss = self.decoder.loss(decoded, wanted, real, smoothing)
         extra = self.decoder.extra(decoded, wanted, real)
         return loss if extra is None else replace(loss, total=loss.total + extra)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .decoders.lstmn_decoder import LSTMNDecoderConfig
-from .decoders.recurrent_decoder import RecurrentDecoderConfig
-from .decoders.show_attend_tell_decoder import ShowAttendTellDecoderConfig
-from .decoders.transformer_decoder import TransformerDecoderConfig
-from .encoders.bag_encoder import BagEncoderConfig
-from .encoders.efficientnet_encoder import EfficientNetEncoderConfig
-from .encoders.lstmn_encoder import LSTMNEncoderConfig
-from .encoders.no_encoder import NoEncoderConfig
-from .encoders.picture_convolution_encoder import GridEncoderConfig
-from .encoders.recurrent_encoder import RecurrentEncoderConfig
-from .encoders.transformer_encoder import TransformerEncoderConfig
-from .encoders.window_convolution_encoder import ConvolutionEncoderConfig
+from .decoders.lstmn import LSTMNDecoderConfig
+from .decoders.recurrent import RecurrentDecoderConfig
+from .decoders.show_attend_tell import ShowAttendTellDecoderConfig
+from .decoders.transformer import TransformerDecoderConfig
+from .encoders.pictures import EfficientNetEncoderConfig, GridEncoderConfig
+from .encoders.sequences import (
+    BagEncoderConfig,
+    ConvolutionEncoderConfig,
+    LSTMNEncoderConfig,
+    NoEncoderConfig,
+    RecurrentEncoderConfig,
+    TransformerEncoderConfig,
+)
 
 if TYPE_CHECKING:
     from .decoders.decoder import DecoderConfig

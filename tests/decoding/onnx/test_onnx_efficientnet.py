@@ -15,7 +15,7 @@ from regard.models import (
     ShowAttendTellDecoderConfig,
     TransformerDecoderConfig,
 )
-from regard.models.encoders import efficientnet_encoder
+from regard.models.encoders import pictures
 from tests.support.onnx_graphs import WORDS, check_steps, export_graphs, fed, graph, parts, sources, varied
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def model_of(decoder: Any, size: int) -> EncoderDecoder:
     encoder = EfficientNetEncoderConfig(size=size)
     model: EncoderDecoder = varied(EncoderDecoder(EncoderDecoderConfig(0, WORDS, encoder, decoder)))
     for module in model.encoder.modules():
-        if isinstance(module, efficientnet_encoder.FrozenBatchNorm):
+        if isinstance(module, pictures.FrozenBatchNorm):
             module.mean.normal_(std=0.1)
             module.variance.uniform_(0.5, 2.0)
     return model
@@ -48,7 +48,7 @@ def test_a_captioner_computes_the_same(decoder: Any, size: int, tmp_path: Path) 
     check_steps(model, folder, beams=3)
 
 
-@pytest.mark.skipif(find_spec(efficientnet_encoder.PACKAGE) is None, reason="needs the ImageNet weights")
+@pytest.mark.skipif(find_spec(pictures.PACKAGE) is None, reason="needs the ImageNet weights")
 @pytest.mark.parametrize("kind", ["none", "int8"])
 @torch.no_grad()
 def test_the_pretrained_network(kind: Any, tmp_path: Path) -> None:

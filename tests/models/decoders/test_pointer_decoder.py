@@ -10,7 +10,7 @@ import torch
 from regard.data.batch import END, UNKNOWN
 from regard.decoding import search
 from regard.models import EncoderDecoder, EncoderDecoderConfig, MultiDecoderConfig, RecurrentDecoderConfig
-from regard.models.decoders.pointer_decoder import PointerDecoder
+from regard.models.decoders.pointer import PointerDecoder
 from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, batch
 
 SLOTS = 4

@@ -23,8 +23,8 @@ from regard.models import (
     ShowAttendTellDecoderConfig,
     TransformerDecoderConfig,
 )
-from regard.models.decoders import show_attend_tell_decoder as show_attend_tell
-from regard.models.decoders.show_attend_tell_decoder import ShowAttendTellDecoder
+from regard.models.decoders import show_attend_tell
+from regard.models.decoders.show_attend_tell import ShowAttendTellDecoder
 
 SMALL = {"hidden": 6, "embedding": 8, "width": 10, "dropout": 0.0}
 WORDS, MEMORY, PLACES = 9, 12, 7

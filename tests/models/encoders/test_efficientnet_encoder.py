@@ -18,7 +18,7 @@ from regard.models import (
     EncoderDecoderConfig,
     ShowAttendTellDecoderConfig,
 )
-from regard.models.encoders import efficientnet_encoder as efficientnet
+from regard.models.encoders import pictures as efficientnet
 from tests.support.paths import SHARED
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from ...models.encoders.efficientnet_encoder import Convolution, EfficientNet, InvertedBottleneck
+    from ...models.encoders.pictures import Convolution, EfficientNet, InvertedBottleneck
     from .onnx_graph import OnnxGraph
 
 

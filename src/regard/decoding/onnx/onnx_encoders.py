@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from ...layers.positions import sinusoids
-from ...models.encoders import efficientnet_encoder, picture_convolution_encoder
-from ...models.encoders.source_embedding import LOUDEST, SoundEmbedding
+from ...models.encoders import pictures
+from ...models.encoders.sequences import LOUDEST, SoundEmbedding
 from .onnx_efficientnet import efficientnet
 from .onnx_graph import FLOAT, INTEGER
 from .onnx_layers import (
@@ -144,15 +144,15 @@ def _grid(g: OnnxGraph, encoder: Any, source: str, lengths: str) -> EncoderValue
         x = g.op("Gelu", layer_norm(g, g.op("Transpose", x, perm=[0, 2, 3, 1]), layer.norm))
         x = g.op("Transpose", x, perm=[0, 3, 1, 2])
     x = feed_forward(g, g.op("Transpose", x, perm=[0, 2, 3, 1]), encoder.feed)
-    return _cells(g, x, encoder.size // picture_convolution_encoder.STRIDE, encoder.width)
+    return _cells(g, x, encoder.size // pictures.GRID_STRIDE, encoder.width)
 
 
 def _efficientnet(g: OnnxGraph, encoder: Any, source: str, lengths: str) -> EncoderValues:
-    mean, spread = efficientnet_encoder.PIXEL_MEAN, efficientnet_encoder.PIXEL_SPREAD
+    mean, spread = pictures.PIXEL_MEAN, pictures.PIXEL_SPREAD
     x = g.op("Sub", g.op("Div", source, g.constant(255.0)), g.constant(mean))
     x = g.op("Transpose", g.op("Div", x, g.constant(spread)), perm=[0, 3, 1, 2])
     x = g.op("Transpose", efficientnet(g, encoder.network, x, encoder.size), perm=[0, 2, 3, 1])
-    return _cells(g, x, encoder.size // efficientnet_encoder.STRIDE, encoder.width)
+    return _cells(g, x, encoder.size // pictures.STRIDE, encoder.width)
 
 
 def _cells(g: OnnxGraph, x: str, side: int, width: int) -> EncoderValues:

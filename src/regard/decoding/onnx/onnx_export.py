@@ -12,7 +12,7 @@ from torch import nn
 from ...atomic_write import write_text
 from ...data.batch import BEGIN, END, PAD, UNKNOWN
 from ...models import Classifier, MultiDecoder
-from ...models.encoders.tag_encoder import TagEncoder
+from ...models.multi_decoder import TagEncoder
 from ..export_folder import export_files, require_free
 from .onnx_decoder_switch import DecoderSwitchWriter
 from .onnx_decoders import decoder_writer

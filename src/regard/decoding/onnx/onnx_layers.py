@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...layers.multihead_attention import MultiHead
-    from ...layers.recurrent.rnn_cell import RecurrentCell
-    from ...layers.recurrent.rnn_layer import RecurrentLayer
+    from ...layers.recurrent import RecurrentCell, RecurrentLayer
     from ...layers.transformer_layers import Residual, TransformerLayer
     from .onnx_graph import OnnxGraph
 

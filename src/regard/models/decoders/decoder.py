@@ -103,11 +103,7 @@ class Decoder(nn.Module, ABC, Generic[S]):
     def forward(
         self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
     ) -> DecoderOutput:
-        """Features at t, from tokens 0..t (the first is <s>): what predicts token t + 1.
-
-        A class with an attribute `takes_lengths` of its own has a parameter `lengths` here: the number of real tokens
-        of each row, in training. It need not define the features after them.
-        """
+        """Features at t, from tokens 0..t (the first is <s>): what predicts token t + 1."""
 
     @abstractmethod
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> S:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from torch.utils.checkpoint import checkpoint
 
-from ...layers.real_positions import PADDED_CHILDREN
 from ...layers.transformer_layers import TransformerLayer
 
 if TYPE_CHECKING:
@@ -27,6 +26,4 @@ def checkpoint_activations(model: nn.Module) -> None:
             "false"
         )
     for layer in layers:
-        forward = partial(checkpoint, layer.forward, use_reentrant=False)
-        vars(forward)[PADDED_CHILDREN] = ()  # it takes packed positions, as the layer does
-        object.__setattr__(layer, "forward", forward)
+        object.__setattr__(layer, "forward", partial(checkpoint, layer.forward, use_reentrant=False))

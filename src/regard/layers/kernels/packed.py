@@ -1,0 +1,148 @@
+"""Matrices packed for repeated products: a search multiplies a few rows with the same weights at every step.
+
+On a CPU oneDNN stores such a matrix in the order in which its kernel reads it. A product of a large matrix with 5 rows
+then takes less than half as long, one with 160 rows about a tenth less. Packing a matrix takes about as long as a
+product with 50 rows. Small products are slower packed: `pays` has the limits.
+
+oneDNN compiles a kernel for each number of rows and each shape of a matrix, about 0.6 MB, and keeps 1024 of them.
+`product` rounds the number of rows up, so a server needs few kernels however many rows its requests have.
+`python -m benchmarks.packed_products` measures both.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import prod
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from ...attention.torch_transforms import exact, global_hooks, plain, traced
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jaxtyping import Float
+
+# PyTorch's compiler uses these operators. A build of PyTorch without oneDNN lacks them.
+_pack = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+_linear = getattr(getattr(torch.ops.mkldnn, "_linear_pointwise", None), "default", None)
+_has_bfloat16 = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+
+SMALLEST_MATRIX = 3 * 2**16
+"""Elements of a matrix that is packed. A product with 256 × 256 takes longer packed, with 768 × 256 it does not."""
+SMALLEST_PRODUCT = 2**19
+"""Multiplications of a product that is packed: calling oneDNN takes about 10 μs more than calling the BLAS library."""
+
+
+def pays(rows: int, matrix: Tensor) -> bool:
+    """Whether a product of so many rows with this matrix is faster packed."""
+    return matrix.numel() >= SMALLEST_MATRIX and rows * matrix.numel() >= SMALLEST_PRODUCT
+
+
+def pack(matrix: Float[Tensor, "out in"]) -> Tensor | None:
+    """The matrix in oneDNN's order, for `product`; None where that is not possible."""
+    if _pack is None or _linear is None or not torch.backends.mkldnn.enabled:
+        return None
+    has_kernel = matrix.dtype == torch.float32 or (
+        matrix.dtype == torch.bfloat16 and _has_bfloat16 is not None and bool(_has_bfloat16())
+    )
+    if not has_kernel or matrix.device.type != "cpu" or matrix.dim() != 2 or 0 in matrix.shape or not _own(matrix):
+        return None
+    packed: Tensor = _pack(matrix.detach())
+    return packed
+
+
+def product(
+    x: Float[Tensor, "*rows in"], packed: Tensor, bias: Float[Tensor, "out"] | None
+) -> Float[Tensor, "*rows out"]:
+    """x Mᵀ + b, of a matrix M that was packed. It has no derivative."""
+    rows = prod(x.shape[:-1])
+    extra = kernel_rows(rows) - rows
+    padded = pad(x.reshape(rows, -1), (0, 0, 0, extra)) if extra else x
+    y: Tensor = _linear(padded, packed, bias, "none", [], "")  # type: ignore[misc]
+    return y[:rows].reshape(*x.shape[:-1], -1) if extra else y
+
+
+def kernel_rows(rows: int) -> int:
+    """Rows of the kernel that multiplies this many: up to 8 as many, then four numbers for each power of two.
+
+    These are 25 numbers for up to 160 rows, and 37 for up to 1,280.
+    """
+    step = max(1, (1 << (rows - 1).bit_length()) // 8)
+    return -(-rows // step) * step
+
+
+_Copies = dict[tuple[nn.Linear, torch.dtype], tuple[Tensor, Tensor | None]]
+_copies: ContextVar[_Copies | None] = ContextVar("packed_weights", default=None)
+
+
+@contextmanager
+def packed_weights() -> Iterator[None]:
+    """While the block runs, `linear` multiplies with copies of the matrices, packed at their first use, in this thread.
+
+    The block of a search: the weights must not change in it.
+    """
+    token = _copies.set({})
+    try:
+        yield
+    finally:
+        _copies.reset(token)
+
+
+def linear(layer: nn.Linear, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*rows out"]:
+    """layer(x); inside `packed_weights` by a packed copy of its matrix, where that is faster.
+
+    Under autocast the copy has autocast's dtype, so a matrix is converted once and not at every step. A layer with
+    hooks, gradients, and other dtypes or widths than the matrix has are left to the layer itself.
+    """
+    y = _packed_product(layer, x)
+    return layer(x) if y is None else y
+
+
+def _packed_product(layer: nn.Linear, x: Tensor) -> Tensor | None:
+    """None where neither packing nor the conversion saves time, or the call is not ours to replace."""
+    copies = _copies.get()
+    if copies is None or torch.is_grad_enabled() or not _replaceable(layer, x):
+        return None
+    weight = layer.weight
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+    packs = pays(prod(x.shape[:-1]), weight)
+    if not packs and weight.dtype == dtype:
+        return None
+    copy, packed = copies.get((layer, dtype), (None, None))
+    if copy is None:
+        copy = weight.detach().to(dtype)
+    if packs and packed is None:
+        packed = pack(copy)
+    copies[layer, dtype] = copy, packed
+    with exact(x.device):
+        bias = None if layer.bias is None else layer.bias.to(dtype)
+        if packs and packed is not None:
+            return product(x.to(dtype), packed, bias)
+        return nn.functional.linear(x.to(dtype), copy, bias)
+
+
+_LOWERED = (torch.float32, torch.bfloat16, torch.float16)  # dtypes that autocast converts; it leaves float64 as it is
+
+
+def _replaceable(layer: nn.Linear, x: Tensor) -> bool:
+    """Whether the layer is PyTorch's own, nobody observes or replaces its call, and it would compute this product."""
+    if type(layer) is not nn.Linear or layer._forward_hooks or layer._forward_pre_hooks or global_hooks():
+        return False
+    if "forward" in vars(layer) or not _own(x, layer.weight) or x.shape[-1:] != layer.weight.shape[1:]:
+        return False
+    if torch.is_autocast_enabled("cpu"):
+        if x.dtype not in _LOWERED or layer.weight.dtype not in _LOWERED:
+            return False
+    elif x.dtype != layer.weight.dtype:
+        return False
+    return x.device.type == "cpu" and layer.weight.device.type == "cpu"
+
+
+def _own(*tensors: Tensor) -> bool:
+    """Whether these are PyTorch's own tensors, outside of traces, transforms and modes."""
+    return not traced() and plain(*tensors) and not torch._C._len_torch_function_stack()

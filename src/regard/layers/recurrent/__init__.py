@@ -1,1 +1,0 @@
-"""Recurrent layers: GRU and LSTM cells, attention inside a loop, the LSTMN."""
