@@ -6,7 +6,7 @@ each sequence is padded to the longest, the filling is masked, and the outputs o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -125,7 +125,7 @@ class JaggedBatch:
             return None
         if self.q.gaps or self.k.gaps or self.v.gaps or dropout or not self._kernel_has(mask):
             return None
-        if no_kernel(lambda: [q, k, v]) is not None:
+        if no_kernel() is not None:
             return None
         one_q, one_k, one_v = (x[:1].transpose(0, 1) for x in (q, k, v))  # [heads, 1, D]
         try:
@@ -165,11 +165,6 @@ class JaggedBatch:
             window_size=(-1, -1 if mask is None else 0),  # keys before and after the query's own; −1 is all
         )
         return output
-
-    def with_values(self, *values: Tensor) -> JaggedBatch:
-        """The same sequences of other queries, keys and values."""
-        sequences = zip((self.q, self.k, self.v), values, strict=True)
-        return JaggedBatch(*(replace(x, values=own) for x, own in sequences))
 
     def padded(
         self, mask: AnyMask, every_row: bool

@@ -389,7 +389,7 @@ def test_no_kernel_is_compiled_for_a_length() -> None:
     """Triton compiles anew for 1 and for multiples of 16, unless told not to. Strides and scales are a model's own."""
     settled = {"q_row", "k_row", "v_row", "g_row", "z_row", "scale", "c", "cap"}
     kernels = [
-        *(row_state_tile_triton.row_state, row_state_tile_triton.single_weights, row_state_tile_triton.tile),
+        *(row_state_tile_triton.row_state, row_state_tile_triton.single_weights),
         *(row_state_tile_triton.fidelity, top_k_triton.threshold, top_k_triton.top),
         whole_matrix_statistics_triton.walk,
     ]

@@ -125,9 +125,7 @@ def launch_walk(
         options["BULK"] = options["BULK"] and products.bulk()
     options["PTX"] = r.a.is_cuda and torch.version.hip is None
     options["SLABS"] = max(1, cut.queries // (16 * cut.warps))
-    # Whether cells split groups of rows or keys depends on the length; the first map compiles for both.
-    other = {"SPLIT": not options["SPLIT"]} if options["MAP"] else None
-    with_descriptors(r.a.device, partial(start_by_name, whole_matrix_statistics_triton.walk, grid, options, other))
+    with_descriptors(r.a.device, partial(start_by_name, whole_matrix_statistics_triton.walk, grid, options))
 
 
 _QUESTIONS = ("ENTROPY", "ON", "MASS", "SUMS", "SIZES", "RECEIVED", "RECEIVED_SIZE", "BEST", "MAP", "SPLIT")

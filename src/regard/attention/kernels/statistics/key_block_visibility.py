@@ -10,7 +10,6 @@ import torch
 from torch.nn.functional import pad
 
 from .. import ceil
-from .result_cache import cached_result
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -70,20 +69,12 @@ def ranges_of(r: MatrixRegion, plan: KeyBlocks, tall: int) -> tuple[Tensor, Tens
     edges, rows = edges_of(plan, r.a.device), ceil(r.queries, tall)
     if r.start is None or r.stop is None:
         return edges, _all(plan, rows, r.a.device)
-    key = None if r.mask_key is None else (r.mask_key, plan, tall)
-    return edges, cached_result(key, lambda: _visible(r, plan, tall, edges))
-
-
-def _visible(r: MatrixRegion, plan: KeyBlocks, tall: int, edges: Tensor) -> Int[Tensor, "n blocks 4"]:
-    assert r.start is not None
-    assert r.stop is not None
-    rows = ceil(r.queries, tall)
     at_once = max(1, (1 << 24) // (rows * plan.blocks))
     parts = [
         _seen(start, stop, edges, plan, rows, tall, r.keys)
         for start, stop in zip(r.start.split(at_once), r.stop.split(at_once), strict=True)
     ]
-    return torch.cat(parts)
+    return edges, torch.cat(parts)
 
 
 def _seen(

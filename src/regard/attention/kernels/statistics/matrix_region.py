@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...block_indices import positions, span
-from .result_cache import cached_result
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Sequence
 
     from jaxtyping import Float, Int
     from torch import Tensor
@@ -74,8 +73,6 @@ class MatrixRegion:
     slopes: Float[Tensor, " n"]
     start: Int[Tensor, "n_or_1 q"] | None
     stop: Int[Tensor, "n_or_1 q"] | None
-    mask_key: Hashable | None
-    """Equal for regions with the same `start` and `stop`; None where that is not known."""
     causal: bool
     """Whether later keys are seen by fewer queries."""
     kind: int
@@ -160,12 +157,9 @@ def matrix_region(w: WeightMatrix, rows: Sequence[int], keys: range | None = Non
     for modifier in energies.modifiers:
         modifiers |= modifier.kernel_arguments()
     lag = modifiers.get("offset", 0)
-    start = stop = mask_key = None
+    start = stop = None
     if energies.mask is not None:
-        mask_key = energies.mask.cache_key()
-        if mask_key is not None:
-            mask_key = (mask_key, energies.batch, energies.keys, entries, rows, keys, device)
-        bounds = cached_result(mask_key, lambda: _bounds(energies, entries, rows, keys))
+        bounds = _bounds(energies, entries, rows, keys)
         if bounds is None:
             return None
         start, stop = bounds
@@ -192,7 +186,6 @@ def matrix_region(w: WeightMatrix, rows: Sequence[int], keys: range | None = Non
         slopes=slopes,
         start=start,
         stop=stop,
-        mask_key=mask_key,
         causal=energies.mask is not None and energies.mask.is_causal,
         kind=KIND[normalize.kernel or ""],
         power=normalize.power,

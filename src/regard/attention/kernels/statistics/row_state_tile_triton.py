@@ -1,4 +1,4 @@
-"""Questions about single rows or single weights: the row state itself, given keys, tiles, W v.
+"""Questions about single rows or single weights: the row state itself, given keys, W v.
 
 Here a program owns a block of queries and looks at the keys they see.
 """
@@ -178,32 +178,6 @@ def single_weights(
         w = tl.where(looked & (most > float("-inf")), weigh(most, own_anchor, own_state, c, KIND, POWER, ANCHORED), 0.0)
         tl.store(values + row, w, mask=real)
         tl.store(indices + row, top_j.to(tl.int64), mask=real)
-
-
-@triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
-def tile(
-    q, k, q_at, k_at, state, anchor, place, slopes, start, stop, out, queries, keys, q_row, k_row, bound_n, key0, scale,
-    c, cap,
-    ANCHORED: tl.constexpr, KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
-    BOUNDED: tl.constexpr,
-    PRECISION: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    ALIGN: tl.constexpr,
-):  # fmt: skip
-    """The weights themselves: out [n, q, k]."""
-    n, i, real, q_tile, own_state, own_anchor, slope, i_place, low, high, _, _, from_k = rows_of(
-        q, q_at, k_at, state, anchor, place, slopes, start, stop, queries, keys, q_row, bound_n,
-        KIND, ALIBI, BOUNDED, True, ANCHORED, D, BD, BM, ALIGN,
-    )  # fmt: skip
-    j = tl.program_id(2) * BN + tl.arange(0, BN)
-    hidden: tl.constexpr = float("-inf") if KIND == SOFTMAX else 0.0
-    e = block_of(
-        q_tile, k, from_k, k_row, keys, i_place, j, low, high, own_state, scale, cap, slope, key0,
-        hidden, KIND, CAP, ALIBI, PRECISION, D, BD, ALIGN,
-    )  # fmt: skip
-    w = weigh(e, own_anchor[:, None], own_state[:, None], c, KIND, POWER, ANCHORED)
-    w = tl.where((j[None, :] >= low[:, None]) & (j[None, :] < high[:, None]), w, 0.0)
-    there = out + (n * queries + i.to(tl.int64))[:, None] * keys + j[None, :]
-    tl.store(there, w, mask=real[:, None] & (j < keys)[None, :])
 
 
 @triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)

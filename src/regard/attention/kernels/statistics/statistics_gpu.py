@@ -58,26 +58,8 @@ def stats(
     return results
 
 
-def tile(w: Weights, cols: Sequence[int]) -> Tensor | None:
-    """The weights of a rectangle [n, rows, cols]; None where the kernels do not apply."""
-    if not isinstance(cols, range) or cols.step != 1:
-        return None
-    r = matrix_region(w, w.queries, cols)
-    if r is None:
-        return None
-    from . import row_state_tile_triton
-
-    out = r.a.new_empty(r.count, r.queries, r.keys, dtype=torch.float32)
-    cut = sizes(r, "tile")
-    grid = (ceil(r.queries, cut.queries), r.count, ceil(r.keys, cut.keys))
-    state = kernel_row_state(w, r)
-    options = r.arguments() | r.precision() | cut.options() | state.arguments() | {"out": out, "POWER": r.power}
-    start_by_name(row_state_tile_triton.tile, grid, options)
-    return out
-
-
 def pooled(w: Weights, cols: Sequence[int], size: tuple[int, int], pool: str) -> Tensor | None:
-    """The same pooled to `size` cells: [n, *size]."""
+    """The weights of these columns pooled to `size` cells [n, *size]; None where the kernels do not apply."""
     if not isinstance(cols, range) or cols.step != 1:
         return None
     r = matrix_region(w, w.queries, cols)
