@@ -128,12 +128,7 @@ def attend_sequences(
     weights: bool = False,
 ) -> tuple[Float[Tensor, "total *heads d_v"], Weights | None]:
     """`attend` for sequences of different lengths: the outputs of all sequences in a row."""
-    every_row = weights or bool(listeners)
-    if backend in ("auto", "sdpa") and not every_row:
-        scale = batch.kernel_scale(energy, normalize, mask, dropout)
-        if scale is not None:
-            return differentiated_once(batch.kernel_output(scale, mask)), None
-    q, k, v, mask, values = batch.padded(mask, every_row)
+    q, k, v, mask, values = batch.padded(mask, weights or bool(listeners))
     options: Options = {"energy": energy, "normalize": normalize, "mask": mask, "dropout": dropout, "backend": backend}
     if weights:
         output, w = attend(q, k, v, weights=True, **options)
@@ -155,12 +150,7 @@ def explain(
 ) -> Plan:
     """The backend that `attend` would run for the same arguments, the reason, and the reasons against the others."""
     if _any_nested(q, k, v):
-        batch = JaggedBatch.of(q, k, v)
-        scale = batch.kernel_scale(energy, normalize, mask, dropout)
-        every_row = weights or bool(listeners)
-        if scale is not None and backend in ("auto", "sdpa") and not every_row:
-            return Plan("sdpa", "softmax over dot products: PyTorch's kernel for variable lengths")
-        q, k, v, mask, _ = batch.padded(mask, every_row)
+        q, k, v, mask, _ = JaggedBatch.of(q, k, v).padded(mask, weights or bool(listeners))
     return make_plan(make_request(q, k, v, energy, normalize, mask, dropout, weights), backend)
 
 

@@ -43,6 +43,9 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     # What the backward computes blocks from again.
     versions = TensorVersions([*request.references(), *request.tensors()] if len(cut) > 1 else ())
 
+    # Dropout of each block has a generator of its own: threads share PyTorch's, and the backward draws again.
+    seed = int(torch.randint(2**62, ())) if rate and readable(energies.a) else None
+
     def rows(n: slice, i: slice) -> tuple[Tensor, Tensor]:
         """z and the row state of one block."""
         versions.require_unchanged(
@@ -52,7 +55,10 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
         e = energies.block(n, i, every, normalize.absent)  # [n, rows, T_k]
         with exact(e.device):
             w, state = own.both(e) if request.weights else (own(e), e.new_empty(0, 0))
-            w = torch.dropout(w, rate, train=True) if rate else w
+            if rate:
+                place = n.start * energies.queries + i.start
+                draws = None if seed is None else torch.Generator(w.device).manual_seed(seed + place)
+                w = w * torch.empty_like(w).bernoulli_(1 - rate, generator=draws).div_(1 - rate)
             return w @ v[n].to(w.dtype), state.detach()
 
     if len(cut) == 1:

@@ -1,22 +1,25 @@
-"""Additive attention on the GPU, in Triton; with TRITON_INTERPRET=1 on a CPU.
+"""Additive attention on the GPU, in Triton; with TRITON_INTERPRET=1 on a CPU. See docs/additive_kernel.md.
 
-Forward: energies E_ij = unit · Σ_d w_d tanh(a_id + b_jd), a 64 × 64 tile per program.
+Energies E_ij = unit · Σ_d w_d tanh(a_id + b_jd), a 64 × 64 tile per program:
 
     tanh(x + y) = 1 − 2 / (e^{2x} e^{2y} + 1)            w₁/x₁ + w₂/x₂ = (w₁x₂ + w₂x₁) / (x₁x₂)
 
-The exponentials are taken once per row (`exponentials`), and two terms share one reciprocal: 3 multiply-adds and half a
-reciprocal per tanh, where the GPU's own tanh unit gives 16 per clock and SM and this is bound at 32.
+The exponentials are taken once per row (`_exponentials`), and two terms share one reciprocal: 3 multiply-adds and half
+a reciprocal per tanh, where the GPU's own tanh unit gives 16 per clock and SM and this is bound at 32.
 
 Exact at any magnitude: while max|a| + max|b| ≤ LIMIT over a tile's rows and keys, x₁x₂ ≤ e^{4·LIMIT} cannot overflow;
 a tile past that takes e^{2(a + b)} of the sum itself, where ∞ gives 1/∞ = 0, the right answer.
 
-Backward: everything is recomputed from the log-sum-exp, nothing is kept but it.
+They are written a bounded piece of the matrix at a time. A second kernel takes weights and values from them, in one
+pass with a running maximum, and in the backward a third turns them into weights and slopes:
 
+    w_ij = e^{E_ij − lse_i}    z_i = Σ_j w_ij v_j    δ_i = grad_i·z_i − dlse_i    ds_ij = w_ij (grad_i·v_j − δ_i)
     da_id = Σ_j ds_ij w_d (1 − t²)     db_jd = Σ_i ds_ij w_d (1 − t²)     dw_d = Σ_ij ds_ij t     t = tanh(a_id + b_jd)
 
-Energies and slopes ds exist one bounded piece at a time (`attention_from_energies_triton.py`). Then `_contract`
-runs twice: for da a thread keeps its rows and entries d and walks along the keys, for db it keeps keys and walks along
-the rows. So every sum has one owner and one order: no atomics, and two runs give the same bits.
+grad_i·z_i = Σ_j w_ij grad_i·v_j with dropout and without it; the log-sum-exp's own gradient enters with w_ij too.
+Nothing is kept for the backward but the log-sum-exp. `_contract` runs twice: for da a thread keeps its rows and entries
+d and walks along the keys, for db it keeps keys and walks along the rows. So every sum has one owner and one order: no
+atomics, and two runs give the same bits.
 """
 
 from __future__ import annotations
@@ -28,15 +31,239 @@ import triton
 import triton.language as tl
 from torch.nn.functional import pad
 
-from .. import attention_from_energies_triton, ceil, fast_triton_launch
-from ..matrix_pieces_triton import BLOCK, COMPILED, LOG2E, meets
+from .. import ceil, fast_triton_launch
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from collections.abc import Callable, Iterator
+
+    from jaxtyping import Float, Int
     from torch import Tensor
 
     from .. import KernelArguments
-    from ..matrix_pieces_triton import Spans
+
+    Spans = Int[Tensor, "n blocks 2"]
+    Energies = Callable[[slice, slice, Spans | None, Tensor], None]
+    """(matrices, rows, their spans, out): write these energies, E · log₂e, into out [n, q_pad, k_pad]."""
+
+BLOCK = 64
+"""Rows or keys in one tile, and per entry of the table `spans`."""
+
+WORKSPACE = 1 << 24
+"""Energies held at once: 64 MiB, or 4096 tiles, enough for some ten rounds of programs on the 132 SMs of an H200."""
+
+LOG2E = 1.4426950408889634
+LN2 = tl.constexpr(0.6931471805599453)
+
+COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)
+"""The interpreter runs the same kernels on a CPU, but has no inline assembly."""
+
+
+@triton.jit
+def kept(seed, n, i, j, dropout):
+    """The dropout factor of weight (n, i, j), 0 or 1/(1 − dropout): a function of the seed and its place alone."""
+    i = i + tl.zeros_like(j)
+    word, _, _, _ = tl.philox(seed, j + tl.zeros_like(i), i, n.to(tl.int32), 0)
+    return tl.where((word >> 8).to(tl.float32) * 2**-24 < dropout, 0.0, 1 / (1 - dropout))
+
+
+@triton.jit
+def _spans(start, start_n, start_i, stop, stop_n, stop_i, spans, spans_n, q, BLOCK: tl.constexpr):
+    n, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    i = block * BLOCK + tl.arange(0, BLOCK)
+    low = tl.load(start + n * start_n + i.to(tl.int64) * start_i, i < q, 2**31 - 1)
+    high = tl.load(stop + n * stop_n + i.to(tl.int64) * stop_i, i < q, 0)
+    tl.store(spans + n * spans_n + 2 * block, tl.min(low).to(tl.int32))
+    tl.store(spans + n * spans_n + 2 * block + 1, tl.max(high).to(tl.int32))
+
+
+@triton.jit
+def meets(spans, spans_n, n, row_block, key_block, BLOCK: tl.constexpr):
+    """Whether some row of the block of rows may see some key of the block of keys."""
+    at = spans + n * spans_n + 2 * row_block
+    return (tl.load(at) < (key_block + 1) * BLOCK) & (tl.load(at + 1) > key_block * BLOCK)
+
+
+def strides(x: Tensor | None) -> tuple[int, ...]:
+    return (0, 0) if x is None else x.stride()
+
+
+def spans_of(start: Int[Tensor, "n q"] | None, stop: Int[Tensor, "n q"] | None) -> Spans | None:
+    """The first key and one past the last that some row of each block sees."""
+    if start is None or stop is None:
+        return None
+    n, q = start.shape
+    spans = start.new_empty((n, ceil(q, BLOCK), 2), dtype=torch.int32)
+    grid = (n, spans.shape[1], 1)
+    fast_triton_launch.start(
+        _spans, grid, start, *start.stride(), stop, *stop.stride(), spans, spans.stride(0), q, BLOCK
+    )
+    return spans
+
+
+def pieces(n: int, q: int, k: int) -> Iterator[tuple[slice, slice]]:
+    """Cut n matrices of q × k into pieces of about WORKSPACE numbers: which matrices, which rows."""
+    wide = ceil(k, BLOCK) * BLOCK
+    tall = min(ceil(q, BLOCK), max(1, WORKSPACE // (wide * BLOCK))) * BLOCK
+    deep = max(1, WORKSPACE // (wide * tall))
+    for m in range(0, n, deep):
+        for i in range(0, q, tall):
+            yield slice(m, min(m + deep, n)), slice(i, min(i + tall, q))
+
+
+def workspace(n: int, q: int, k: int, like: Tensor) -> Float[Tensor, "n q_pad k_pad"]:
+    """Room for the energies of the largest piece, whole blocks of them."""
+    which, rows = next(pieces(n, q, k))
+    shape = (which.stop, ceil(rows.stop, BLOCK) * BLOCK, ceil(k, BLOCK) * BLOCK)
+    return like.new_empty(shape, dtype=torch.float32)
+
+
+def piece_bounds(
+    start: Int[Tensor, "n q"] | None, stop: Int[Tensor, "n q"] | None, spans: Spans | None, m: slice, i: slice
+) -> tuple[Tensor | None, Tensor | None, Spans | None]:
+    """`start`, `stop` and `spans` of a piece."""
+    if start is None or stop is None or spans is None:
+        return None, None, None
+    return start[m, i], stop[m, i], spans[m, i.start // BLOCK : ceil(i.stop, BLOCK)]
+
+
+@triton.jit
+def _average(
+    e, e_n, e_i, v, v_n, v_j, v_d, start, start_n, start_i, stop, stop_n, stop_i, spans, spans_n, seed,
+    out, out_n, out_i, state, state_n, q, k, width, n0, i0, dropout,
+    INTERVAL: tl.constexpr, DROPOUT: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    part, row_block, n = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    i = row_block * ROWS + tl.arange(0, ROWS)
+    at = part * WIDE + tl.arange(0, WIDE)
+    low = 0
+    high = k
+    if INTERVAL:
+        first = tl.load(start + n * start_n + i.to(tl.int64) * start_i, i < q, 0)[:, None]
+        last = tl.load(stop + n * stop_n + i.to(tl.int64) * stop_i, i < q, 0)[:, None]
+        span = spans + n * spans_n + 2 * (row_block * ROWS // BLOCK)
+        low = tl.load(span) // BLOCK * BLOCK
+        high = tl.minimum(tl.load(span + 1), k)
+    top = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    sums = tl.zeros([ROWS, WIDE], tl.float32)
+    for block in range(low, high, BLOCK):
+        j = block + tl.arange(0, BLOCK)
+        here = tl.load(e + n * e_n + i[:, None] * e_i + j[None, :])  # [ROWS, BLOCK]
+        seen = (j < k)[None, :]
+        if INTERVAL:
+            seen = (j[None, :] >= first) & (j[None, :] < tl.minimum(last, k))
+        here = tl.where(seen, here, float("-inf"))
+        above = tl.maximum(top, tl.max(here, 1))
+        anchor = tl.where(above == float("-inf"), 0.0, above)  # nothing seen yet: −∞ − 0 rather than −∞ + ∞
+        p, shrunk, top = tl.exp2(here - anchor[:, None]), tl.exp2(top - anchor), above
+        total = total * shrunk + tl.sum(p, 1)
+        if DROPOUT:
+            p *= kept(tl.load(seed), n0 + n, i0 + i[:, None], j[None, :], dropout)
+        values = v + n * v_n + j.to(tl.int64)[:, None] * v_j + at[None, :] * v_d
+        values = tl.load(values, (j < high)[:, None] & (at < width)[None, :], 0.0)  # [BLOCK, WIDE]
+        if not COMPILED:
+            values = values.to(tl.float32)  # the interpreter multiplies bfloat16 as the integers it stores them in
+        # Three tensor-core products carry float32's digits; a single one keeps 11 bits.
+        sums = tl.dot(p.to(values.dtype), values, sums * shrunk[:, None], input_precision="tf32x3")
+    empty = total == 0  # not so where there is a NaN
+    out += n * out_n + i.to(tl.int64)[:, None] * out_i + at[None, :]
+    result = sums / tl.where(empty, 1.0, total)[:, None]
+    tl.store(out, result.to(out.dtype.element_ty), (i < q)[:, None] & (at < width)[None, :])
+    row_state = tl.where(empty, float("inf"), (top + tl.log2(total)) * LN2)
+    tl.store(state + n * state_n + i, row_state, (i < q) & (part == 0))
+
+
+@triton.jit
+def _slopes(
+    e, dp, e_n, e_i, delta, state, row_n, start, start_n, start_i, stop, stop_n, stop_i, seed, q, k, n0, i0, scale,
+    dropout, INTERVAL: tl.constexpr, DROPOUT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """In place: energies become w_ij with dropout, dp_ij becomes ds_ij; both 0 where row i does not see key j."""
+    n = tl.program_id(2).to(tl.int64)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    seen = (i < q)[:, None] & (j < k)[None, :]
+    if INTERVAL:
+        first = tl.load(start + n * start_n + i.to(tl.int64) * start_i, i < q, 0)[:, None]
+        last = tl.load(stop + n * stop_n + i.to(tl.int64) * stop_i, i < q, 0)[:, None]
+        seen = seen & (j[None, :] >= first) & (j[None, :] < last)
+    row = n * row_n + i
+    lse = tl.load(state + row, i < q, 1.0)[:, None]
+    at = n * e_n + i[:, None] * e_i + j[None, :]
+    energy = tl.load(e + at, seen, 0.0)  # [BLOCK, BLOCK]
+    p = tl.where(seen, tl.exp2(energy - lse), 0.0)
+    slope = tl.load(dp + at, seen, 0.0)
+    weight = p
+    if DROPOUT:
+        factor = kept(tl.load(seed), n0 + n, i0 + i[:, None], j[None, :], dropout)
+        weight = p * factor
+        slope = slope * factor
+    slope = p * (slope - tl.load(delta + row, i < q, 0.0)[:, None]) * scale
+    tl.store(e + at, weight)
+    tl.store(dp + at, tl.where(seen, slope, 0.0))
+
+
+def _forward_in_pieces(
+    energies: Energies,
+    q: int,
+    v: Float[Tensor, "n k d_v"],
+    options: KernelArguments,
+) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
+    """Output and row state: the log-sum-exp, +∞ for a row that sees no key."""
+    start, stop, seed, _, dropout = options
+    n, k, width = v.shape
+    out, state = v.new_empty((n, q, width)), v.new_empty((n, q), dtype=torch.float32)
+    spans, room = spans_of(start, stop), workspace(n, q, k, v)
+    wide = min(128, max(16, 1 << (width - 1).bit_length()))
+    tall, stages = (BLOCK // 2, 2) if v.dtype == torch.float32 else (BLOCK, 3)
+    for m, i in pieces(n, q, k):
+        e, rows = room[: m.stop - m.start], i.stop - i.start
+        first, last, span = piece_bounds(start, stop, spans, m, i)
+        energies(m, i, span, e)
+        fast_triton_launch.start(
+            _average, (ceil(width, wide), ceil(rows, tall), e.shape[0]),
+            e, *e.stride()[:2], v[m], *v.stride(), first, *strides(first), last, *strides(last), span,
+            0 if span is None else span.stride(0), seed, out[m, i], *out.stride()[:2], state[m, i], state.stride(0),
+            rows, k, width, m.start, i.start, dropout,
+            start is not None, dropout > 0, BLOCK, tall, wide, num_warps=4, num_stages=stages,
+        )  # fmt: skip
+    return out, state
+
+
+def _backward_in_pieces(
+    energies: Energies,
+    contract: Energies,
+    grad: Float[Tensor, "n q d_v"],
+    grad_state: Float[Tensor, "n q"] | None,
+    v: Float[Tensor, "n k d_v"],
+    out: Float[Tensor, "n q d_v"],
+    state: Float[Tensor, "n q"],
+    options: KernelArguments,
+) -> Float[Tensor, "n k d_v"]:
+    """The gradient of v; `contract` is given scale · ds of each piece, to make of it those of queries and keys."""
+    start, stop, seed, scale, dropout = options
+    n, q, k = *state.shape, v.shape[1]
+    spans, grad, v = spans_of(start, stop), grad.float(), v.float()
+    dv = torch.zeros_like(v, memory_format=torch.contiguous_format)
+    delta = (grad * out.float()).sum(-1)
+    if grad_state is not None:
+        delta = delta - grad_state
+    state = state.contiguous() * LOG2E
+    room, slopes = workspace(n, q, k, v), workspace(n, q, k, v)
+    for m, i in pieces(n, q, k):
+        e, ds, rows = room[: m.stop - m.start], slopes[: m.stop - m.start], i.stop - i.start
+        first, last, span = piece_bounds(start, stop, spans, m, i)
+        energies(m, i, span, e)
+        torch.bmm(grad[m, i], v[m].mT, out=ds[:, :rows, :k])
+        fast_triton_launch.start(
+            _slopes, (ceil(k, BLOCK), ceil(rows, BLOCK), e.shape[0]), e, ds, *e.stride()[:2],
+            delta[m, i], state[m, i], delta.stride(0), first, *strides(first), last, *strides(last),
+            seed, rows, k, m.start, i.start, scale, dropout, start is not None, dropout > 0, BLOCK, num_warps=4,
+        )  # fmt: skip
+        dv[m].baddbmm_(e[:, :rows, :k].mT, grad[m, i])
+        contract(m, i, span, ds)
+    return dv
+
 
 GROUP = 16
 """Terms summed before they join the total: the sum of w r drifts to Σw/2 and would lose digits if carried along."""
@@ -216,7 +443,7 @@ def forward(
     def piece(m: slice, i: slice, spans: Spans | None, e: Tensor) -> None:
         _write_energies(left.part(m, i), right.part(m, keys), weight, spans, options.scale, e)
 
-    return attention_from_energies_triton.forward(piece, a.shape[1], v, options)
+    return _forward_in_pieces(piece, a.shape[1], v, options)
 
 
 @triton.jit
@@ -305,7 +532,7 @@ def backward(
     options: KernelArguments,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of a, b, w and v, each in its tensor's dtype. No gradient of the log-sum-exp is one of zeros."""
-    b, options = options.without_hidden(b), options.expand(*a.shape[:2])
+    options = options.expand(*a.shape[:2])
     da, db, dw = (torch.zeros_like(x, dtype=torch.float32, memory_format=torch.contiguous_format) for x in (a, b, w))
     across, along = (_side(a, True), _side(b, True)), (_side(a, False), _side(b, False))
     weight, keys = _padded(w), slice(0, b.shape[1])
@@ -318,7 +545,7 @@ def backward(
         dw.add_(_contracted(left, right, weight, ds, spans, da[m, i], keys=False))
         _contracted(right, left, weight, ds, spans, db[m], keys=True)
 
-    dv = attention_from_energies_triton.backward(piece, contract, grad, grad_lse, v, out, lse, options)
+    dv = _backward_in_pieces(piece, contract, grad, grad_lse, v, out, lse, options)
     return tuple(g.to(x.dtype) for g, x in zip((da, db, dw, dv), (a, b, w, v), strict=True))  # type: ignore[return-value]
 
 
