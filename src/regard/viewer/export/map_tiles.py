@@ -30,7 +30,7 @@ def map_tiles(trace: TraceView, size: int, progress: Callable[[float], None]) ->
         for entry, (at, call) in product(range(trace.batch), enumerate(trace.seen))
         for head in range(call.heads if max(call.shape[-2:]) > size else 0)
     ]
-    tiles = {}
+    tiles: dict[str, dict[str, Any]] = {}
     for at, place in enumerate(heads):
         tiles |= _head_tiles(trace, *place, size)
         progress((at + 1) / len(heads))
@@ -44,7 +44,7 @@ def array_entry(metadata: dict[str, Any], data: bytes) -> dict[str, Any]:
 
 def _head_tiles(trace: TraceView, entry: int, call: int, head: int, size: int) -> dict[str, dict[str, Any]]:
     pyramid = TilePyramid(trace.weights(call, entry)[head])
-    tiles = {}
+    tiles: dict[str, dict[str, Any]] = {}
     for tile, pool in product(_tiles(pyramid.queries, pyramid.keys, size), get_args(Pool)):
         for band in pyramid.missing_bands(tile):
             pyramid.pool_band(band)
