@@ -24,22 +24,6 @@ def additive() -> None:
         torch.autograd.grad(out.sum() + lse.sum(), (a, b, w, v))
 
 
-def distance() -> None:
-    """Far apart, where tensor cores do it, and near: both energies, with and without a mask."""
-    for size in (1.0, 0.01):
-        q, k, v = (torch.randn(2, t, 40, device="cuda", requires_grad=True) for t in (70, 150, 150))
-        for mask in (None, regard.causal(80)):
-            for energy, normalize in (
-                (regard.Gaussian(), regard.Softmax()),
-                (regard.InverseDistance(), regard.Proportional()),
-            ):
-                z, w = regard.attend(
-                    k[:, :70] + q * size, k, v, energy=energy, normalize=normalize, mask=mask, dropout=0.1, weights=True
-                )
-                torch.autograd.grad(z.sum(), (q, k, v))
-                w.entropy()
-
-
 def statistics() -> None:
     """Every question, in both precisions, at odd lengths, with a mask and without."""
     for kind in (torch.bfloat16, torch.float32):
@@ -56,7 +40,6 @@ def statistics() -> None:
 if __name__ == "__main__":
     torch.manual_seed(0)
     additive()
-    distance()
     statistics()
     torch.cuda.synchronize()
     print("every kernel ran")

@@ -7,14 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import regard as r
 from regard import attend
 from regard.attention.energies.lazy_energy_matrix import EnergyMatrix
 from regard.attention.weights import Weights
-from tests.support.attention_cases import city_block, within_budget
+from tests.support.attention_cases import city_block
 
 pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
@@ -220,86 +218,6 @@ def test_a_mask_on_the_wrong_device_is_refused() -> None:
     x = torch.randn(5, 8, device=CUDA)
     with pytest.raises(ValueError, match="is on cpu, the inputs are on cuda"):
         attend(x, x, x, mask=torch.ones(5, 5, dtype=torch.bool))
-
-
-def _second(tensors: list[torch.Tensor], **options: object) -> list[torch.Tensor]:
-    z = attend(*tensors, **options)
-    first = torch.autograd.grad(z.pow(3).sum(), tensors, create_graph=True)
-    return list(torch.autograd.grad(sum(g.square().sum() for g in first), tensors))
-
-
-def _second_within_budget(
-    tensors: list[torch.Tensor], backend: str, energy: object, kernel: float = 1.0, **options: object
-) -> None:
-    """Beside the formula in float64, which the formula in float32 misses, too."""
-    wide = [x.detach().double().requires_grad_() for x in tensors]
-    exact = copy.deepcopy(energy).double() if isinstance(energy, torch.nn.Module) else energy
-    truth = _second(wide, energy=exact, backend="reference", **options)
-    theirs = _second(tensors, energy=energy, backend="reference", **options)
-    ours = _second(tensors, energy=energy, backend=backend, **options)
-    for result, formula, expected in zip(ours, theirs, truth, strict=True):
-        within_budget(result, formula, expected, torch.float32, kernel)
-
-
-def _error_of_pytorchs_kernel(tensors: list[torch.Tensor], mask: r.Mask | None) -> float:
-    """How many times the error of the formula PyTorch's own kernel has in the gradients of z³, at least 1."""
-
-    def gradients(leaves: list[torch.Tensor], kernel: SDPBackend) -> tuple[torch.Tensor, ...]:
-        seen = None if mask is None else mask.dense((2, 3), 70, 70, CUDA)
-        with sdpa_kernel(kernel):
-            z = F.scaled_dot_product_attention(*leaves, attn_mask=seen)
-        return torch.autograd.grad(z.pow(3).sum(), leaves)
-
-    truth = gradients([x.detach().double().requires_grad_() for x in tensors], SDPBackend.MATH)
-    by_kernel, by_formula = (
-        [float((mine - exact).abs().max()) for mine, exact in zip(gradients(tensors, kernel), truth, strict=True)]
-        for kernel in (SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
-    )
-    return max(1.0, *(mine / theirs for mine, theirs in zip(by_kernel, by_formula, strict=True)))
-
-
-@pytest.mark.parametrize("backend", ["auto", "sdpa", "flex", "fused"])
-@pytest.mark.parametrize("mask", [None, r.causal(), r.padding([40, 70])], ids=repr)
-def test_second_derivatives(mask, backend: str) -> None:
-    """A second derivative has the kernel's first one as a factor, and with it the error of PyTorch's kernel."""
-    torch.manual_seed(0)
-    tensors = [torch.randn(2, 3, 70, 16, device="cuda", requires_grad=True) for _ in range(3)]
-    kernel = 1.0 if backend == "fused" else _error_of_pytorchs_kernel(tensors, mask)
-    _second_within_budget(tensors, backend, r.ScaledDot(), kernel, mask=mask)
-
-
-def test_second_derivatives_of_flex_by_a_learned_bias_and_a_sink() -> None:
-    torch.manual_seed(0)
-    tensors = [torch.randn(2, 3, 70, 16, device="cuda", requires_grad=True) for _ in range(3)]
-    bias, sink = (torch.randn(*size, device="cuda", requires_grad=True) for size in ((3, 70, 70), (3,)))
-
-    def second(backend: str, q, k, v, bias, sink) -> list[torch.Tensor]:
-        energy, normalize = r.Modified(r.ScaledDot(), r.Bias(bias)), r.Softmax(sink=sink)
-        z = attend(q, k, v, energy=energy, normalize=normalize, mask=r.causal(), backend=backend)
-        leaves = (q, k, v, bias, sink)
-        first = torch.autograd.grad(z.pow(3).sum(), leaves, create_graph=True)
-        return list(torch.autograd.grad(sum(g.square().sum() for g in first), leaves))
-
-    leaves = [*tensors, bias, sink]
-    truth = second("reference", *(x.detach().double().requires_grad_() for x in leaves))
-    for ours, theirs, expected in zip(second("flex", *leaves), second("reference", *leaves), truth, strict=True):
-        within_budget(ours, theirs, expected, torch.float32)
-
-
-def test_flex_backward_twice_through_one_graph() -> None:
-    tensors = [torch.randn(2, 3, 70, 16, device="cuda", requires_grad=True) for _ in range(3)]
-    z = attend(*tensors, mask=r.causal(), backend="flex")
-    first = torch.autograd.grad(z.square().sum(), tensors, retain_graph=True)
-    torch.testing.assert_close(torch.autograd.grad(z.square().sum(), tensors), first)
-
-
-@pytest.mark.parametrize("energy", [r.Gaussian(), r.InverseDistance(), "additive"], ids=str)
-def test_second_derivatives_of_our_kernels(energy) -> None:
-    torch.manual_seed(0)
-    energy = r.Additive(16, 16, 16).cuda() if energy == "additive" else energy
-    normalize = r.Proportional() if isinstance(energy, r.InverseDistance) else r.Softmax()
-    tensors = [torch.randn(2, 70, 16, device="cuda", requires_grad=True) for _ in range(3)]
-    _second_within_budget(tensors, "fused", energy, normalize=normalize, mask=r.causal())
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

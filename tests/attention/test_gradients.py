@@ -1,10 +1,14 @@
-"""gradcheck in float64 for every energy × normalizer, through the reference and through our own kernels."""
+"""gradcheck in float64 for every energy × normalizer, through the reference and through our own kernels.
+
+Kernels are differentiated once. Second derivatives, forward mode and torch.func are the formula's.
+"""
 
 import pytest
 import torch
 
 import regard as r
 from regard import attend
+from regard.attention import blocked_attention
 from tests.support.attention_cases import NORMALIZERS, POSITIVE, energies, inputs
 
 SMOOTH = {name: n for name, n in NORMALIZERS.items() if name != "hard"}
@@ -61,3 +65,73 @@ def test_dense_weights_are_differentiable() -> None:
         return attend(q, k, v, mask=r.causal(1), weights=True)[1].dense()
 
     assert torch.autograd.gradcheck(function, (q, k))
+
+
+@pytest.mark.parametrize("normalize", SMOOTH)
+@pytest.mark.parametrize("energy", ["scaled", "gaussian", "additive", "own function"])
+def test_blocks_have_the_gradients_of_the_formula(energy: str, normalize: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocked_attention, "BLOCK", 16)
+    form, scale = energies()[energy], torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
+    leaves = [*form.parameters()] if isinstance(form, torch.nn.Module) else []
+    if energy == "own function":  # one that closes over a parameter
+        leaves, form = [scale], lambda q, k: (q * scale) @ k.mT
+    q, k, v = inputs((2, 3), grad=True)
+
+    def gradients(backend: str) -> tuple[torch.Tensor, ...]:
+        z = attend(q, k, v, energy=form, normalize=SMOOTH[normalize], mask=r.causal(1), backend=backend)
+        return torch.autograd.grad(z.square().sum(), (q, k, v, *leaves))
+
+    torch.testing.assert_close(gradients("fused"), gradients("reference"))
+
+
+SAMPLE = [
+    ("scaled", r.Softmax(sink=0.5)),
+    ("cosine", r.Sparsemax()),
+    ("gaussian", r.Softmax()),
+    ("gaussian", r.Entmax(1.5)),
+    ("additive", r.Softmax()),
+    ("own function", r.Softmax(0.5)),
+    ("inverse distance", r.Proportional()),
+]
+
+
+@pytest.mark.parametrize(("energy", "normalize"), SAMPLE)
+def test_the_formula_has_every_derivative(energy: str, normalize: r.Normalizer) -> None:
+    options = {"energy": (energies() | POSITIVE)[energy], "normalize": normalize, "mask": r.causal(1)}
+    q, k, v = inputs((3,), 5, 7, 4, 1, grad=True)
+
+    def run(q, k, v):
+        return attend(q, k, v, backend="reference", **options)
+
+    assert torch.autograd.gradgradcheck(run, (q, k, v), fast_mode=True)
+    q, k, v = (x.detach() for x in (q, k, v))
+    expected = torch.autograd.functional.jacobian(lambda q: run(q, k, v), q, vectorize=False)
+    torch.testing.assert_close(torch.func.jacrev(run)(q, k, v), expected)
+    torch.testing.assert_close(torch.func.jacfwd(run)(q, k, v), expected)
+    torch.testing.assert_close(torch.vmap(run)(q, k, v), run(q, k, v))
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "fused"])
+@pytest.mark.parametrize("energy", [r.ScaledDot(), r.Gaussian(), r.Additive(4, 4, 3).double()])
+def test_kernels_are_differentiated_once(energy, backend: str) -> None:
+    if backend == "sdpa" and not isinstance(energy, r.ScaledDot):
+        pytest.skip("not a dot product")
+    q, k, v = inputs((2,), grad=True)
+    z = attend(q, k, v, energy=energy, backend=backend)
+    with pytest.raises(NotImplementedError, match='backend="reference"'):
+        torch.autograd.grad(z.sum(), q, create_graph=True)
+    for transform in (torch.vmap, torch.func.jacrev, torch.func.jacfwd):
+        with pytest.raises(ValueError, match='backend="reference"'):
+            transform(lambda q: attend(q, k[0], v[0], energy=energy, backend=backend))(q.detach())
+
+
+@pytest.mark.parametrize("energy", ["scaled", "gaussian", "additive"])
+def test_auto_takes_the_formula_inside_a_transform(energy: str) -> None:
+    form = energies()[energy]
+    q, k, v = inputs((3,))
+    expected = attend(q, k, v, energy=form, backend="reference")
+    torch.testing.assert_close(torch.vmap(lambda *x: attend(*x, energy=form))(q, k, v), expected)
+    (slope,) = torch.func.grad(lambda x: attend(x[0], k, v, energy=form).square().sum())((q,))
+    leaf = q.clone().requires_grad_()
+    (truth,) = torch.autograd.grad(attend(leaf, k, v, energy=form).square().sum(), leaf)
+    torch.testing.assert_close(slope, truth)

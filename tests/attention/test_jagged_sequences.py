@@ -6,7 +6,7 @@ from torch import Tensor
 
 import regard as r
 from regard import attend
-from tests.support.attention_cases import NORMALIZERS, POSITIVE, energies, within_budget
+from tests.support.attention_cases import NORMALIZERS, POSITIVE, energies
 
 LENGTHS_Q, LENGTHS_K = [3, 1, 5], [4, 6, 2]
 
@@ -153,57 +153,3 @@ def test_what_it_cannot_take() -> None:
         attend(old, old, old)
     with pytest.raises(ValueError, match="sequences"):
         attend(_jagged([1, 2], 2, 4), x, x)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("same", [True, False])
-@pytest.mark.parametrize("mask", [None, r.causal(), r.causal("bottom-right")])
-def test_the_variable_length_kernel(mask, same: bool) -> None:
-    lengths_q = [100, 1, 333, 64]
-    lengths_k = lengths_q if same else [120, 9, 333, 80]
-    cu_q, cu_k = (torch.tensor([0, *n], device="cuda").cumsum(0) for n in (lengths_q, lengths_k))
-    q, k, v = (
-        torch.randn(sum(n), 4, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-        for n in (lengths_q, lengths_k, lengths_k)
-    )
-    nested = [
-        torch.nested.nested_tensor_from_jagged(x, at).transpose(1, 2) for x, at in ((q, cu_q), (k, cu_k), (v, cu_k))
-    ]
-    kernel = same or mask is None or "bottom" in repr(mask)
-    assert ("variable lengths" in r.explain(*nested, mask=mask).why) == kernel
-    got = r.attend_packed(q, k, v, cu_q, cu_k, mask=mask)
-    _same_values(attend(*nested, mask=mask), got)
-    padded = r.attend_packed(q, k, v, cu_q, cu_k, mask=mask, backend="fused")
-    wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    truth = r.attend_packed(*wide, cu_q, cu_k, mask=mask, backend="reference")
-    within_budget(got.detach(), padded.detach(), truth.detach(), torch.bfloat16)
-    gradients = [torch.autograd.grad(z.float().square().sum(), x) for z, x in ((got, (q, k, v)), (truth.float(), wide))]
-    for ours, exact in zip(*gradients, strict=True):
-        assert float((ours - exact).abs().max()) <= 0.02 * float(exact.abs().max())
-
-
-def _same_values(nested: Tensor, packed: Tensor) -> None:
-    torch.testing.assert_close(nested.transpose(1, 2).values(), packed)
-
-
-@pytest.mark.gpu
-def test_energies_that_need_all_rows_are_padded() -> None:
-    x = torch.randn(9, 2, 64, device="cuda", dtype=torch.bfloat16)
-    cu = torch.tensor([0, 4, 9], device="cuda")
-    energy = r.Rotary(positions=torch.arange(5, device="cuda") + 7)
-    got = r.attend_packed(x, x, x, cu, energy=energy)
-    torch.testing.assert_close(
-        got, r.attend_packed(x, x, x, cu, energy=r.Rotary(), backend="fused"), rtol=0.05, atol=0.05
-    )
-
-
-@pytest.mark.gpu
-def test_a_sink_is_not_left_to_the_kernel_for_variable_lengths() -> None:
-    x = torch.randn(9, 2, 64, device="cuda", dtype=torch.bfloat16)
-    cu = torch.tensor([0, 4, 9], device="cuda")
-    normalize = r.Softmax(sink=torch.tensor([1.0, 3.0], device="cuda"))
-    out = r.attend_packed(x, x, x, cu, cu, normalize=normalize)
-    one = x[4:].transpose(0, 1)  # [heads, T, D]
-    torch.testing.assert_close(
-        out[4:].transpose(0, 1), attend(one, one, one, normalize=normalize), rtol=2e-2, atol=2e-2
-    )

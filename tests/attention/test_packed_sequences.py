@@ -5,8 +5,6 @@ import torch
 
 import regard as r
 from regard import attend, attend_packed
-from regard.attention.jagged_sequences import JaggedBatch
-from regard.attention.listeners import listeners
 
 CU_Q, CU_K = torch.tensor([0, 3, 4, 9], dtype=torch.int32), torch.tensor([0, 4, 10, 12], dtype=torch.int32)
 
@@ -61,51 +59,3 @@ def test_a_shape_that_is_not_packed() -> None:
     x = torch.randn(9, 2, 4, 4)
     with pytest.raises(ValueError, match="total, heads, D"):
         attend_packed(x, x, x, CU_Q)
-
-
-def test_the_kernel_for_variable_lengths_has_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch's kernel, which has none, replaced by one of the formula whose backward is not differentiated."""
-
-    class Once(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, function, *tensors):
-            with torch.enable_grad():
-                ctx.leaves = [x.detach().requires_grad_() for x in tensors]
-                ctx.out = function(*ctx.leaves)
-            return ctx.out.detach()
-
-        @staticmethod
-        @torch.autograd.function.once_differentiable
-        def backward(ctx, grad):
-            return None, *torch.autograd.grad(ctx.out, ctx.leaves, grad, retain_graph=True)
-
-    tensors = [torch.randn(9, 2, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    lengths = torch.tensor([0, 4, 9])
-
-    def formula(*x: torch.Tensor) -> torch.Tensor:
-        return r.attend_packed(*x, lengths, backend="reference", mask=r.causal())
-
-    def second(z: torch.Tensor) -> list[torch.Tensor]:
-        first = torch.autograd.grad(z.pow(3).sum(), tensors, create_graph=True)
-        return list(torch.autograd.grad(sum(g.square().sum() for g in first), tensors))
-
-    expected = second(formula(*tensors))
-    monkeypatch.setattr(JaggedBatch, "kernel_scale", lambda batch, *options: 8**-0.5)
-    monkeypatch.setattr(
-        JaggedBatch,
-        "kernel_output",
-        lambda batch, scale, mask: Once.apply(formula, *(x.values for x in (batch.q, batch.k, batch.v))),
-    )
-    torch.testing.assert_close(second(r.attend_packed(*tensors, lengths, mask=r.causal())), expected)
-
-
-def test_explain_knows_listeners(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listener needs every row of the weights, which the kernel for variable lengths does not leave."""
-    x = torch.nested.nested_tensor([torch.randn(3, 2, 8), torch.randn(5, 2, 8)], layout=torch.jagged).transpose(1, 2)
-    monkeypatch.setattr(JaggedBatch, "kernel_scale", lambda batch, *options: 8**-0.5)
-    assert "variable lengths" in r.explain(x, x, x).why
-    listeners.append(print)
-    try:
-        assert "variable lengths" not in r.explain(x, x, x).why
-    finally:
-        listeners.remove(print)

@@ -241,13 +241,3 @@ def test_described_and_rebuilt(part: Part) -> None:
     assert type(again) is type(part)
     assert again.settings() == part.settings()
     assert [torch.equal(x, y) for x, y in zip(again.tensors(), part.tensors(), strict=True)] == [True] * len(tensors)
-
-
-def test_equal_parts_have_equal_cache_keys() -> None:
-    """What kernels compute from a mask is kept by its key, so the key must say everything the mask does."""
-    assert r.causal().cache_key() == r.causal().cache_key() is not None
-    assert (r.causal() & r.window(3)).cache_key() == (r.causal() & r.window(3)).cache_key() is not None
-    different = [r.causal(), r.causal(1), r.window(3), r.window(3, offset=2), r.causal() & r.window(3), ~r.causal()]
-    assert len({mask.cache_key() for mask in different}) == len(different)
-    unknown = [r.padding([3, 2]), r.causal() | r.documents(torch.zeros(4, dtype=torch.int64)), Squared()]
-    assert all(part.cache_key() is None for part in unknown)

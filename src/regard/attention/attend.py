@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
 
-from .derivatives.second_derivatives import differentiable_again
+from .backends import reference
 from .energies.energies import ScaledDot
 from .jagged_sequences import JaggedBatch
 from .listeners import listeners, notify
-from .masks.hidden_keys import is_finite
 from .normalizers.softmax import Softmax
 from .request import make_request
 from .select_backend import Plan, make_plan, select
+from .torch_transforms import differentiated_once
 from .weights import Weights
 
 if TYPE_CHECKING:
@@ -82,12 +82,13 @@ def attend(
       of (energies) or (energies, mask) that gives weights along the last dimension. Without `mask` it sees −10³⁰ for
       masked keys, so a function that adds energies up needs the mask.
     - `mask`: `causal() & padding(lengths)`, …, a boolean tensor, True where a query may see a key, or FlexAttention's
-      `mask_mod`, a function of (b, h, q_idx, kv_idx). A query that may see none gets zeros. NaN and ∞ behind it reach
-      no query and no gradient. One exception: on a GPU and in torch.compile and torch.vmap numbers are not read, and
-      sdpa and flex may carry them from a key that some queries see to other queries (fused and reference do not).
+      `mask_mod`, a function of (b, h, q_idx, kv_idx). A query that may see none gets zeros. Keys and values that no
+      query sees count as zeros, so padding may hold NaN and ∞; in a key that some queries see they may reach others.
+      (A `mask_mod` is not asked which these keys are, nor two masks that hide one only together.)
     - `dropout`: the share of weights dropped, whenever it is not zero (pass 0 in evaluation).
     - `backend`: "auto" selects the fastest that is exact for the request (`explain` says which and why); a name
-      selects that backend, or raises.
+      selects that backend, or raises. "reference", the formula, has second derivatives and runs inside torch.func
+      (vmap, jvp, …); the others are differentiated once, and backward.
     - `weights=True` also returns `Weights`, which computes any part or statistic of w (before dropout) from q and k.
     """
     if _any_nested(q, k, v):
@@ -103,10 +104,10 @@ def attend(
         )
         return batch.q.nested(values) if w is None else (batch.q.nested(values), w)
     request = make_request(q, k, v, energy, normalize, mask, dropout, weights)
-    output, state = select(request, backend).run(request)
-    if request.unchecked and not is_finite(output):
-        request = request.without_hidden_keys()
-        output, state = select(request, backend).run(request)
+    module = select(request, backend)
+    output, state = module.run(request)
+    if module is not reference:
+        output = differentiated_once(output)
     if listeners:
         output = notify(request, output, state)
     if request.vector:
@@ -127,34 +128,12 @@ def attend_sequences(
     weights: bool = False,
 ) -> tuple[Float[Tensor, "total *heads d_v"], Weights | None]:
     """`attend` for sequences of different lengths: the outputs of all sequences in a row."""
-    every_row = weights or bool(listeners)
-    if backend in ("auto", "sdpa") and not every_row:
-        scale = batch.kernel_scale(energy, normalize, mask, dropout)
-        if scale is not None:
-            return _with_kernel(batch, scale, energy, normalize, mask), None
-    q, k, v, mask, values = batch.padded(mask, every_row)
+    q, k, v, mask, values = batch.padded(mask, weights or bool(listeners))
     options: Options = {"energy": energy, "normalize": normalize, "mask": mask, "dropout": dropout, "backend": backend}
     if weights:
         output, w = attend(q, k, v, weights=True, **options)
         return values(output), w
     return values(attend(q, k, v, **options)), None
-
-
-def _with_kernel(
-    batch: JaggedBatch,
-    scale: float,
-    energy: AnyEnergy,
-    normalize: AnyNormalizer,
-    mask: Mask | Tensor | MaskFunction | None,
-) -> Float[Tensor, "total heads d_v"]:
-    """PyTorch's kernel for variable lengths, with second derivatives from the formula."""
-
-    def formula(*values: Tensor) -> Tensor:
-        options: Options = {"energy": energy, "normalize": normalize, "mask": mask, "backend": "fused"}
-        return attend_sequences(batch.with_values(*values), **options)[0]
-
-    tensors = (x.values for x in (batch.q, batch.k, batch.v))
-    return differentiable_again(batch.kernel_output(scale, mask), formula, *tensors)
 
 
 def explain(
@@ -171,12 +150,7 @@ def explain(
 ) -> Plan:
     """The backend that `attend` would run for the same arguments, the reason, and the reasons against the others."""
     if _any_nested(q, k, v):
-        batch = JaggedBatch.of(q, k, v)
-        scale = batch.kernel_scale(energy, normalize, mask, dropout)
-        every_row = weights or bool(listeners)
-        if scale is not None and backend in ("auto", "sdpa") and not every_row:
-            return Plan("sdpa", "softmax over dot products: PyTorch's kernel for variable lengths")
-        q, k, v, mask, _ = batch.padded(mask, every_row)
+        q, k, v, mask, _ = JaggedBatch.of(q, k, v).padded(mask, weights or bool(listeners))
     return make_plan(make_request(q, k, v, energy, normalize, mask, dropout, weights), backend)
 
 

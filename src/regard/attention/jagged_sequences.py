@@ -1,12 +1,11 @@
 """Sequences of different lengths in one batch: nested tensors of layout torch.jagged, or packed with their lengths.
 
-On a GPU, softmax over dot products runs on PyTorch's variable-length kernel. Everything else is computed with padding:
-each sequence is padded to the longest, the filling is masked, and the outputs of the filling are dropped.
+Each sequence is padded to the longest, the filling is masked, and the outputs of the filling are dropped.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,8 +14,6 @@ from torch import Tensor
 from .masks.dense_mask import Dense
 from .masks.mask import Mask
 from .masks.padding_mask import padding
-from .request import make_request
-from .torch_transforms import no_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
     from .masks.mask import MaskFunction
-    from .normalizers.normalizer import Normalizer
 
     AnyMask = Mask | Tensor | MaskFunction | None
 
@@ -110,67 +106,6 @@ class JaggedBatch:
     def of(cls, q: Tensor, k: Tensor, v: Tensor) -> JaggedBatch:
         return cls(Sequences.of(q, "q"), Sequences.of(k, "k"), Sequences.of(v, "v"))
 
-    def kernel_scale(
-        self,
-        energy: Callable[[Tensor, Tensor], Tensor],
-        normalize: Normalizer | Callable[..., Tensor],
-        mask: AnyMask,
-        dropout: float,
-    ) -> float | None:
-        """What PyTorch's variable-length kernel multiplies dot products by; None where it cannot compute this."""
-        q, k, v = (x.values for x in (self.q, self.k, self.v))
-        if q.device.type != "cuda" or q.dtype not in _HALVES or q.dim() != 3 or not (q.numel() and k.numel()):
-            return None
-        if not q.shape[1:] == k.shape[1:] == v.shape[1:] or q.shape[-1] % 8 or q.shape[-1] > 256:
-            return None
-        if self.q.gaps or self.k.gaps or self.v.gaps or dropout or not self._kernel_has(mask):
-            return None
-        if no_kernel(lambda: [q, k, v]) is not None:
-            return None
-        one_q, one_k, one_v = (x[:1].transpose(0, 1) for x in (q, k, v))  # [heads, 1, D]
-        try:
-            request = make_request(one_q, one_k, one_v, energy, normalize, None, dropout, weights=False)
-        except ValueError:
-            return None  # it needs all rows, as positions [T] do; or it is wrong, which the padded batch will say
-        energies, normalizer = request.energies, request.normalize
-        if energies.form.kernel != "dot" or energies.modifiers:
-            return None
-        if normalizer.kernel != "softmax" or normalizer.sink is not None:
-            return None
-        # An energy that leaves one row as it is leaves all of them as they are.
-        if energies.a is not one_q or energies.b is not one_k:
-            return None
-        return energies.form.scale / normalizer.temperature
-
-    def _kernel_has(self, mask: AnyMask) -> bool:
-        """Whether the mask is none, or j ≤ i + T_k − T_q in each sequence, the kernel's causal mask."""
-        if mask is None:
-            return True
-        # Resolved for two pairs of lengths, "bottom-right" gives the offsets 0 and 1, and a plain causal mask 0 and 0.
-        offsets = [mask.resolve(1, keys).causal_offset if isinstance(mask, Mask) else None for keys in (1, 2)]
-        return offsets == [0, 1] or (offsets == [0, 0] and self.q.same_lengths(self.k))
-
-    def kernel_output(self, scale: float, mask: AnyMask) -> Float[Tensor, "total heads d"]:
-        from torch.nn.attention.varlen import varlen_attn  # imports a compiler
-
-        output: Tensor = varlen_attn(  # type: ignore[assignment]  # without return_aux it is one tensor
-            self.q.values,
-            self.k.values,
-            self.v.values,
-            self.q.offsets.int(),
-            self.k.offsets.int(),
-            self.q.longest,
-            self.k.longest,
-            scale=scale,
-            window_size=(-1, -1 if mask is None else 0),  # keys before and after the query's own; −1 is all
-        )
-        return output
-
-    def with_values(self, *values: Tensor) -> JaggedBatch:
-        """The same sequences of other queries, keys and values."""
-        sequences = zip((self.q, self.k, self.v), values, strict=True)
-        return JaggedBatch(*(replace(x, values=own) for x, own in sequences))
-
     def padded(
         self, mask: AnyMask, every_row: bool
     ) -> tuple[Tensor, Tensor, Tensor, Mask | MaskFunction | None, Callable[[Tensor], Tensor]]:
@@ -201,6 +136,3 @@ class JaggedBatch:
                 return mask
         real = padding(self.k.lengths, queries=self.q.lengths) if every_row else padding(self.k.lengths)
         return real if mask is None else real & mask
-
-
-_HALVES = frozenset({torch.float16, torch.bfloat16})

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from .function_tensors import function_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Mapping
 
 _CLASSES: dict[str, type[Part]] = {}
 """Parts by the name a trace gives them. Only classes that are already defined are rebuilt: no code is imported."""
@@ -87,18 +87,6 @@ class Part:
     def settings(self) -> dict[str, Any]:
         """The arguments of the constructor that are no tensors."""
         return {name: x for name, x in self.arguments().items() if not isinstance(x, Tensor)}
-
-    def cache_key(self) -> Hashable | None:
-        """Equal for parts that compute the same; None where that is not known: tensors, functions, a user's class."""
-        if not _is_ours(type(self)):
-            return None
-        key: list[Hashable] = [_kind(type(self))]
-        for name, x in self.arguments().items():
-            value = x.cache_key() if isinstance(x, Part) else x if x is None or isinstance(x, _NUMBERS) else None
-            if value is None and x is not None:
-                return None
-            key.append((name, value))
-        return tuple(key)
 
     def describe(self, at: int | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Its settings as JSON has them, and its tensors by name. `at` numbers the modifiers of one energy."""

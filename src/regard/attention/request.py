@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING
 
@@ -13,12 +13,12 @@ from .block_indices import check_device
 from .energies.lazy_energy_matrix import EnergyMatrix, split
 from .energies.modifiers import Modifier
 from .masks.dense_mask import Dense
-from .masks.hidden_keys import clear_hidden_keys, clear_named_keys
+from .masks.hidden_keys import clear_hidden_keys
 from .masks.mask import Mask, MaskMod
 from .normalizers.function_normalizer import FunctionNormalizer
 from .normalizers.normalizer import Normalizer
 from .part import takes
-from .torch_transforms import AUTOCAST, readable
+from .torch_transforms import AUTOCAST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,31 +39,14 @@ class Request:
     """Whether the row state is returned beside the output."""
     vector: bool = False
     """Whether the query was one vector [D], so that the output is one, too."""
-    unchecked: bool = False
-    """Whether NaN or ∞ may be behind the mask, which shows in the output (`hidden_keys.py`)."""
 
     def tensors(self) -> list[Tensor]:
         """What the output may be differentiated by: projected queries and keys, values, and learned tensors."""
         return [self.energies.a, self.energies.b, self.v, *self.energies.learned(), *self.normalize.tensors()]
 
-    def with_tensors(self, a: Tensor, b: Tensor, v: Tensor, *learned: Tensor) -> Request:
-        """The same request of other tensors, in the order of `tensors`."""
-        remaining = iter(learned)
-        energies = replace(self.energies, a=a, b=b).map_learned(lambda _: next(remaining))
-        return replace(self, energies=energies, v=v, normalize=self.normalize.map_tensors(lambda _: next(remaining)))
-
     def references(self) -> list[Tensor]:
         """What the output depends on beside `tensors`, and must not change before a backward that computes it again."""
         return [*self.energies.references(), *self.normalize.function_tensors()]
-
-    def without_hidden_keys(self) -> Request:
-        """The same with zeros for keys that no query sees; each query apart from others where that is not enough."""
-        energies = self.energies
-        assert energies.mask is not None
-        b, v, separate = clear_hidden_keys(
-            energies.mask, energies.batch, energies.groups, energies.a, energies.b, self.v
-        )
-        return replace(self, energies=replace(energies, b=b, separate=separate), v=v, unchecked=False)
 
 
 def make_request(
@@ -131,20 +114,11 @@ def make_request(
     modifiers = getattr(energy, "modifiers", ())
     for modifier in modifiers:
         modifier.check(batch, q.shape[-2], k.shape[-2])
-    separate, unchecked = False, mask is not None and q.device.type == "cpu" and readable(q)
-    guarded = mask is not None and not unchecked
-    if guarded and mask is not None:
-        k, v = clear_named_keys(mask, batch, groups, q.shape[-2], k, v)
-    # A module has parameters, and a function may use some.
-    learned = isinstance(energy, nn.Module) or getattr(energy, "split", None) is None
-    differentiated = learned or any(x.requires_grad for x in (q, k, v))
-    if unchecked and mask is not None and torch.is_grad_enabled() and differentiated:
+    if mask is not None:
         # Before keys are projected: parameters get gradients from all of them.
-        k, v, separate = clear_hidden_keys(mask, batch, groups, q, k, v)
-        unchecked = False
+        k, v = clear_hidden_keys(mask, batch, groups, q.shape[-2], k, v)
     a, b, form = split(energy, q, k)
-    energies = EnergyMatrix(a, b, form, batch, modifiers, mask, groups, separate, guarded)
-    return Request(energies, v, normalize, dropout, weights, vector, unchecked)
+    return Request(EnergyMatrix(a, b, form, batch, modifiers, mask, groups), v, normalize, dropout, weights, vector)
 
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from .backends import fused, reference, sdpa
+from .torch_transforms import no_kernel
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -61,7 +62,7 @@ def _fastest(request: Request) -> ModuleType:
         return sdpa
     if request.energies.a.device.type == "cuda" and _module("flex").refusal(request) is None:
         return _module("flex")
-    return reference if _is_small(request) else fused
+    return reference if _is_small(request) or no_kernel() is not None else fused
 
 
 def _is_small(request: Request) -> bool:
@@ -75,8 +76,7 @@ def _is_small(request: Request) -> bool:
         return False
     size = energies.count * energies.queries * energies.keys * energies.a.shape[-1]
     if energies.a.device.type == "cuda":
-        # Short sequences and a few queries have kernels of their own, for rows up to that width.
-        return size <= 1 << 24 and energies.queries > 8 and max(energies.a.shape[-1], request.v.shape[-1]) > 512
+        return size <= 1 << 26
     return size <= 1 << 19 or (energies.queries <= 2 and size <= 1 << 24)
 
 

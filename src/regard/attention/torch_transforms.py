@@ -1,15 +1,14 @@
-"""Whether code runs inside torch.func, torch.compile or autocast."""
+"""Whether code runs inside torch.func, torch.compile or autocast, and how often a kernel is differentiated."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._guards import detect_fake_mode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
 _any_global_hook = getattr(torch.nn.modules.module, "_has_any_global_hook", None)  # private to PyTorch
@@ -31,49 +30,38 @@ def global_hooks() -> bool:
     return _any_global_hook is None or _any_global_hook()
 
 
-def batched(x: torch.Tensor) -> bool:
-    """Whether a tensor stands for several: inside torch.vmap, or a backward with `is_grads_batched=True`."""
-    return torch._C._functorch.is_batchedtensor(x) or torch._C._functorch.is_legacy_batchedtensor(x)
-
-
 def forward_mode() -> bool:
     """Whether directional derivatives are computed: inside torch.func.jvp, jacfwd, hessian or forward_ad.dual_level."""
     return torch.autograd.forward_ad._current_level >= 0
 
 
-def derivative_levels(*tensors: torch.Tensor) -> int:
-    """How many derivatives are taken of what is computed from these tensors: 2 inside grad(grad(f)) or hessian(f).
-
-    Each of torch.func's derivatives that encloses the call counts once, and so does autograd around all of them.
-    """
-    stack = torch._C._functorch.get_interpreter_stack() if transformed() else None
-    if not stack:
-        return int(torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
-    levels = {x.level() for x in stack if x.key() in _DERIVATIVES}
-    return len({level for x in tensors for level in _levels_of(x)} & (levels | {0}))
-
-
-def _levels_of(x: torch.Tensor) -> set[int]:
-    levels = set()
-    while torch._C._functorch.is_functorch_wrapped_tensor(x):
-        levels.add(torch._C._functorch.maybe_get_level(x))
-        x = torch._C._functorch.get_unwrapped(x)
-    return levels | ({0} if x.requires_grad else set())
-
-
-_DERIVATIVES = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
-
-
-def no_kernel(tensors: Callable[[], list[torch.Tensor]]) -> str | None:
-    """Why a kernel with a first derivative and no other one cannot be used; None if it can.
-
-    The tensors are asked for only inside a transform: listing them takes a good part of a small call.
-    """
-    if forward_mode():
-        return "it has no forward-mode derivative"
-    if transformed() and derivative_levels(*tensors()) > 1:
-        return "it has no second derivative"
+def no_kernel() -> str | None:
+    """Why no kernel can be used: kernels are differentiated once, and backward; None where that is enough."""
+    if forward_mode() or transformed():
+        return 'torch.func and forward mode differentiate the formula alone, backend="reference"'
     return None
+
+
+def differentiated_once(out: torch.Tensor) -> torch.Tensor:
+    """`out`, what a kernel computed: a graph of its gradient (create_graph=True) is refused, with the way round."""
+    if not out.requires_grad or traced():
+        return out
+    return _Once.apply(out)  # type: ignore[no-any-return]
+
+
+class _Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, out: torch.Tensor) -> torch.Tensor:
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            raise NotImplementedError(
+                "the kernels of attention are differentiated once; for second derivatives (create_graph=True) use "
+                'attend(..., backend="reference")'
+            )
+        return grad
 
 
 def traced() -> bool:

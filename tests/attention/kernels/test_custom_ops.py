@@ -1,4 +1,4 @@
-"""The custom ops as PyTorch sees them: opcheck, torch.compile, torch.func, and the log-sum-exp's own gradient."""
+"""The custom ops as PyTorch sees them: opcheck, torch.compile, and the log-sum-exp's own gradient."""
 
 import pytest
 import torch
@@ -86,55 +86,6 @@ def test_other_requests_compile_whole(energy) -> None:
 
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(q, k, v), function(q, k, v))
-
-
-@pytest.mark.parametrize("energy", ["scaled", "additive", "own function", "inverse distance"])
-@pytest.mark.parametrize("axis", [0, 1])
-def test_vmap_over_a_batch_dimension(energy: str, axis: int) -> None:
-    how, normalize = {
-        "scaled": (r.ScaledDot(), r.Softmax()),
-        "additive": (r.Additive(4, 4, 8).double(), r.Softmax()),
-        "own function": (city_block, r.Sparsemax()),
-        "inverse distance": (r.InverseDistance(), r.Proportional()),
-    }[energy]
-    q, k, v = inputs((3,))
-    expected = attend(q, k, v, energy=how, normalize=normalize)
-
-    def one(q, k, v):
-        return attend(q, k, v, energy=how, normalize=normalize, backend="auto" if energy == "scaled" else "fused")
-
-    moved = [x.movedim(0, axis) for x in (q, k, v)]
-    torch.testing.assert_close(torch.func.vmap(one, in_dims=axis)(*moved), expected)
-    shared = torch.func.vmap(one, in_dims=(0, None, None))(q, k[0], v[0])
-    torch.testing.assert_close(shared, attend(q, k[0], v[0], energy=how, normalize=normalize))
-
-
-def test_gradients_per_sample() -> None:
-    """vmap of grad over the fused op: one gradient of the energy's parameters per example."""
-    energy = r.Additive(4, 4, 8).double()
-    q, k, v = inputs((3,))
-    names = [name for name, _ in energy.named_parameters()]
-
-    class Loss(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.energy = energy
-
-        def forward(self, q, k, v):
-            return attend(q, k, v, energy=self.energy, mask=r.causal(1), backend="fused").square().sum()
-
-    module = Loss()
-
-    def loss(parameters, q, k, v):
-        return torch.func.functional_call(module, parameters, (q, k, v))
-
-    parameters = {f"energy.{name}": x.detach() for name, x in energy.named_parameters()}
-    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0, 0))(parameters, q, k, v)
-    for at in range(3):
-        single = module(q[at], k[at], v[at])
-        gradients = torch.autograd.grad(single, [energy.get_parameter(name) for name in names])
-        for name, expected in zip(names, gradients, strict=True):
-            torch.testing.assert_close(each[f"energy.{name}"][at], expected)
 
 
 def test_same_inputs_same_bits() -> None:

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
-from .. import blocked_attention
 from ..block_indices import digits
-from ..derivatives.second_derivatives import with_graph_apart
 from ..normalizers.normalizer import mark_empty
 from ..torch_transforms import no_kernel, traced
 
@@ -32,8 +30,6 @@ def refusal(request: Request) -> str | None:
     energies = request.energies
     if energies.form.kernel != "dot":
         return "the energy is not a dot product"
-    if energies.separate:
-        return "NaN or ∞ behind the mask would reach other queries"
     if request.normalize.kernel != "softmax":
         return f"it has softmax only, not {type(request.normalize).__name__}"
     if request.dropout:
@@ -44,7 +40,7 @@ def refusal(request: Request) -> str | None:
         return "on CPU it has no backward; call it under torch.no_grad()"
     if energies.a.dtype == torch.float64 and energies.a.device.type != "cpu":
         return "its GPU kernels have no float64"
-    return no_kernel(request.tensors)
+    return no_kernel()
 
 
 def _needs_gradient(request: Request) -> bool:
@@ -53,27 +49,6 @@ def _needs_gradient(request: Request) -> bool:
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
-    if _is_apart(request):
-        out, state = with_graph_apart(lambda *x: _attention(request.with_tensors(*x)), *request.tensors())
-    else:
-        out, state = _attention(request)
-    # `Weights` keeps unrounded queries and keys; the state of rounded ones would not fit them.
-    fits = request.energies.a.dtype == request.v.dtype
-    return blocked_attention.differentiable(request, out), state if fits else None
-
-
-def _is_apart(request: Request) -> bool:
-    """Whether the compiled kernel gets a graph of its own: second derivatives are then the formula's.
-
-    A function that modifies energies may close over parameters, whose gradients need the graph outside.
-    """
-    if not torch.is_grad_enabled() or traced() or any(x.opaque for x in request.energies.modifiers):
-        return False
-    return any(x.requires_grad for x in request.tensors())
-
-
-def _attention(request: Request) -> tuple[Tensor, Tensor]:
-    """The output, and the row state."""
     energies, normalize = request.energies, request.normalize
     batch, groups = energies.batch, energies.groups
     shared = batch if groups == 1 else (*batch[:-1], batch[-1] // groups)
@@ -101,7 +76,9 @@ def _attention(request: Request) -> tuple[Tensor, Tensor]:
     if normalize.sink is not None:
         out, lse = _with_sink(out, lse, normalize.sink, temperature)
     # −∞ can also result from a bias, in a row that sees keys; then the state is computed from the energies.
-    return out, lse if any(x.kernel is None for x in energies.modifiers) else mark_empty(lse)
+    state = lse if any(x.kernel is None for x in energies.modifiers) else mark_empty(lse)
+    # `Weights` keeps unrounded queries and keys; the state of rounded ones would not fit them.
+    return out, state if energies.a.dtype == kind else None
 
 
 def _with_sink(out: Tensor, lse: Tensor, sink: float | Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,8 @@
-"""Our kernels: the additive and distance ops where they apply, else the formula in blocks of rows."""
+"""Our kernels: the additive op where it applies, else the formula in blocks of rows."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -10,27 +10,24 @@ from .. import blocked_attention
 from ..energies.energy_forms import TRITON
 from ..kernels import KernelArguments
 from ..kernels.additive import additive_op
-from ..kernels.distance import distance_op
-from ..torch_transforms import no_kernel, transformed
+from ..torch_transforms import no_kernel
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..energies.energy_forms import DistanceForm
-    from ..energies.lazy_energy_matrix import EnergyMatrix
     from ..masks.mask import Interval
     from ..request import Request
 
 
 def refusal(request: Request) -> str | None:
-    return None
+    return no_kernel()
 
 
 def how(request: Request) -> str:
     reason, _ = _op(request)
     if reason is None:
-        return f"{_kernel(request.energies)}, in O(T) memory"
-    return "the formula in blocks of rows, in O(T) memory" + (f" ({reason})" if reason else "")
+        return "the additive kernel, in O(T) memory"
+    return "the formula in blocks of rows, in O(T) memory" + (f" (the additive kernel {reason})" if reason else "")
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
@@ -44,57 +41,33 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     start, stop = bounds or (None, None)
     options = KernelArguments(start, stop, seed, 1 / request.normalize.temperature, request.dropout)
     form: Any = energies.form
-    if form.kernel == "tanh":
-        out, state = additive_op.attention(energies.a, energies.b, form.weight, v, options)
-    else:
-        out, state = distance_op.attention(energies.a, energies.b, v, options, form.inverse)
+    out, state = additive_op.attention(energies.a, energies.b, form.weight, v, options)
     if len(energies.batch) != 1:
         out, state = out.reshape(*energies.batch, *out.shape[1:]), state.reshape(*energies.batch, energies.queries)
-    return blocked_attention.differentiable(request, out), state
-
-
-def _kernel(energies: EnergyMatrix) -> str:
-    return "the additive kernel" if energies.form.kernel == "tanh" else "the distance kernel"
+    return out, state
 
 
 def _op(request: Request) -> tuple[str | None, Interval | None]:
-    """The reason why no op applies (None if one does, "" where none is written for the form), and the intervals."""
-    energies = request.energies
-    reason = _refused(request)
-    bounds = None
-    if reason is None and energies.mask is not None:
-        bounds = energies.intervals()
-        if bounds is None:
-            reason = f"{_kernel(energies)} takes masks that are one interval of keys per query"
-    return reason, bounds
-
-
-def _refused(request: Request) -> str | None:
-    energies, kernel = request.energies, _kernel(request.energies)
-    device, normalize = energies.a.device.type, type(request.normalize).__name__
+    """Why the op does not apply (None if it does, "" where there is none for the form), and the mask's intervals."""
+    energies, normalize = request.energies, request.normalize
+    device = energies.a.device.type
+    if energies.form.kernel != "tanh":
+        return "", None
     if not (energies.a.numel() and energies.b.numel() and request.v.numel() and energies.count):
-        return ""
-    by_distance = energies.form.kernel == "distance"
-    if energies.separate:
-        return f"{kernel} would let NaN or ∞ behind the mask reach other queries"
-    if energies.form.kernel not in ("tanh", "distance") or (by_distance and device == "cpu"):
-        return ""
+        return "", None
     if device not in ("cpu", "cuda"):
-        return f"{kernel} runs on {'CUDA' if by_distance else 'CPU and CUDA'}, not {device}"
+        return f"runs on CPU and CUDA, not {device}", None
     if device == "cuda" and not TRITON:
-        return f"{kernel} needs Triton on CUDA"
+        return "needs Triton on CUDA", None
     if device == "cuda" and energies.precision == torch.float64:
-        return f"{kernel} on CUDA computes in float32"
-    if by_distance and cast("DistanceForm", energies.form).inverse:
-        if request.normalize.kernel != "proportional":
-            return f"{kernel} has proportional weights only for inverse distances, not {normalize}"
-    elif request.normalize.kernel != "softmax":
-        return f"{kernel} has softmax only, not {normalize}"
-    if request.normalize.sink is not None:
-        return f"{kernel} has no sink"
+        return "computes in float32 on CUDA", None
+    if normalize.kernel != "softmax":
+        return f"has softmax only, not {type(normalize).__name__}", None
+    if normalize.sink is not None:
+        return "has no sink", None
     if energies.modifiers:
-        return f"{kernel} has no score modifiers"
-    if by_distance and transformed():
-        return f"{kernel} is not made for torch.func"
-    reason = no_kernel(request.tensors)
-    return None if reason is None else f"{kernel}: {reason}"
+        return "has no score modifiers", None
+    bounds = None if energies.mask is None else energies.intervals()
+    if energies.mask is not None and bounds is None:
+        return "takes masks that are one interval of keys per query", None
+    return None, bounds

@@ -26,5 +26,5 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     with exact(e.device):
         w, state = normalize.both(e) if request.weights else (normalize(e), None)
         w = dropout(w, request.dropout) if request.dropout else w
-        z = energies.average(w, v, signed=not normalize.nonnegative)  # w v, [..., T_q, D_v]
+        z = w @ v.to(w.dtype)  # [..., T_q, D_v]
     return z.to(v.dtype), state

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from .. import blocked_attention
 from ..block_indices import grid
 from ..normalizers.normalizer import mark_empty
-from ..torch_transforms import exact, no_kernel, plain, traced
-from .short_attention import LONGEST, attend_short
+from ..torch_transforms import exact, no_kernel, traced
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,8 +22,6 @@ def refusal(request: Request) -> str | None:
     energies = request.energies
     if energies.form.kernel != "dot":
         return "the energy is not a dot product"
-    if energies.separate:
-        return "NaN or ∞ behind the mask would reach other queries"
     if request.normalize.kernel != "softmax":
         return f"it has softmax only, not {type(request.normalize).__name__}"
     if request.normalize.sink is not None:
@@ -33,7 +29,7 @@ def refusal(request: Request) -> str | None:
     for modifier in energies.modifiers:
         if not modifier.additive:
             return f"it can add to the energies, but not apply {type(modifier).__name__}"
-    return no_kernel(request.tensors)
+    return no_kernel()
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
@@ -48,12 +44,6 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     bias = None if bias is None else _four_mask(bias, batch)
     shared = batch if groups == 1 else (*batch[:-1], batch[-1] // groups)
     scale = energies.form.scale / normalize.temperature
-    if kind == torch.float32 and _is_short(request, bias):
-        q, k, v = (_four(x, batch) for x in (energies.a, energies.b, request.v))
-        short = attend_short(q, k, v, bias, scale, is_causal=is_causal)
-        if short is not None:
-            short = short if len(batch) == 2 else short.reshape(*batch, *short.shape[-2:])
-            return blocked_attention.differentiable(request, short), None
     q, k, v = (x if x.dtype == kind else x.to(kind) for x in (energies.a, energies.b, request.v))
     q, k, v = _four(q, batch), _four(k, shared), _four(v, shared)
     state = None
@@ -70,7 +60,7 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
             )
     out = out if len(batch) == 2 else out.reshape(*batch, *out.shape[-2:])
     out = out if out.dtype == request.v.dtype else out.to(request.v.dtype)
-    return blocked_attention.differentiable(request, out), state
+    return out, state
 
 
 def _kernel_dtype(request: Request) -> torch.dtype:
@@ -83,20 +73,6 @@ def _kernel_dtype(request: Request) -> torch.dtype:
         return v.dtype
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in (energies.a, energies.b, v))
     return torch.float32 if learns else v.dtype
-
-
-def _is_short(request: Request, bias: Tensor | None) -> bool:
-    """Whether bfloat16 queries, keys and values are few enough for `attend_short`, which has masks and nothing else."""
-    energies = request.energies
-    tensors = (energies.a, energies.b, request.v)
-    return (
-        all(x.dtype == torch.bfloat16 for x in tensors)
-        and max(energies.queries, energies.keys) <= LONGEST
-        and energies.groups == 1
-        and not (request.weights or request.dropout or traced())
-        and (bias is None or bias.dtype == torch.bool)
-        and plain(*tensors)
-    )
 
 
 def _narrow(bias: Tensor, kind: torch.dtype) -> Tensor:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from ..block_indices import as_range, select, span
-from ..kernels.statistics import contribution_statistics_gpu
+from ..kernels.statistics import statistics_gpu
 from ..tensor_versions import ChangedInPlaceError, TensorVersions
 from ..torch_transforms import exact
 from ..weights.weight_blocks import blocks
@@ -190,7 +190,7 @@ class Contributions:
         columns = None if on is None else self.weights.columns(on)
         cells = None if map is None else cells_of_map(map, pool, queries, keys)
         self._check_unchanged()
-        results = contribution_statistics_gpu.stats(
+        results = statistics_gpu.contribution_stats(
             self.weights,
             self._v,
             self._g,

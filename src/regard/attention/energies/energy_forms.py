@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..derivatives.second_derivatives import differentiable_again
 from ..kernels.additive import additive_cpu
 from ..part import Part
-from ..torch_transforms import derivative_levels, forward_mode, traced
+from ..torch_transforms import forward_mode, transformed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +34,10 @@ class EnergyForm(Part):
 
     def __call__(self, a: Float[Tensor, "*batch q d"], b: Float[Tensor, "*batch k d"]) -> Float[Tensor, "*batch q k"]:
         raise NotImplementedError
+
+    def formula(self, a: Float[Tensor, "*batch q d"], b: Float[Tensor, "*batch k d"]) -> Float[Tensor, "*batch q k"]:
+        """The same with derivatives of every order."""
+        return self(a, b)
 
     def cost(self, width: int) -> int:
         """How many numbers are held per energy while a block is computed."""
@@ -103,7 +106,7 @@ class TanhForm(EnergyForm):
     def kernel_energies(self, a: Tensor, b: Tensor) -> Tensor:
         if a.device.type == "cpu":
             return additive_cpu.energies(a, b, self.weight.to(a.dtype))
-        from ..kernels.additive.additive_energies_triton import pairwise
+        from ..kernels.additive.additive_triton import pairwise
 
         return pairwise(a, b, self.weight)
 
@@ -124,19 +127,14 @@ class DistanceForm(EnergyForm):
     opaque = False
 
     def __call__(self, a: Float[Tensor, "*batch q d"], b: Float[Tensor, "*batch k d"]) -> Float[Tensor, "*batch q k"]:
-        a, b = wide(a), wide(b)
-        if torch.compiler.is_compiling() or not (forward_mode() or derivative_levels(a, b)):
-            return self._by_cdist(a, b)
-        if traced() or forward_mode():
-            return self.by_differences(a, b)
-        return differentiable_again(self._by_cdist(a, b), self.by_differences, a, b)
-
-    def _by_cdist(self, a: Tensor, b: Tensor) -> Tensor:
         apart = distance(a, b)
         return 1 / apart.clamp_min(NEAR) if self.inverse else apart.square() * -0.5
 
-    def by_differences(self, a: Tensor, b: Tensor) -> Tensor:
-        """The same with derivatives of every order. torch.cdist has one; under vmap it is wrong, as jacrev's was."""
+    def formula(self, a: Tensor, b: Tensor) -> Tensor:
+        # torch.cdist has one derivative, which is wrong under vmap.
+        a, b = wide(a), wide(b)
+        if not (transformed() or forward_mode() or (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad))):
+            return self(a, b)
         square = (a[..., :, None, :] - b[..., None, :, :]).square().sum(-1)  # [..., q, k] of [..., q, k, d]
         if not self.inverse:
             return square * -0.5
@@ -145,14 +143,6 @@ class DistanceForm(EnergyForm):
 
     def cost(self, width: int) -> int:
         return 1
-
-    def has_kernel(self, device: str, precision: torch.dtype) -> bool:
-        return device == "cuda" and TRITON and precision == torch.float32
-
-    def kernel_energies(self, a: Tensor, b: Tensor) -> Tensor:
-        from ..kernels.distance import distance_attention_triton
-
-        return distance_attention_triton.pairwise(a, b, self.inverse)
 
     def terms(self, q: Tensor, k: Tensor) -> Tensor | None:
         return None if self.inverse else (q - k).square() * -0.5

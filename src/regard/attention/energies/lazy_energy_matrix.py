@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..block_indices import grid, positions, unravel
-from ..masks.hidden_keys import finite_part, guarded_average
-from ..torch_transforms import exact, forward_mode, traced
+from ..torch_transforms import exact, traced
 from .energy_forms import PairForm
 
 if TYPE_CHECKING:
@@ -44,10 +43,6 @@ class EnergyMatrix:
     modifiers: tuple[Modifier, ...] = ()
     mask: Mask | None = None
     groups: int = 1
-    separate: bool = False
-    """Whether each query is computed from the keys it sees alone, because others have NaN or ∞ (`hidden_keys.py`)."""
-    guarded: bool = False
-    """Whether NaN or ∞ may be behind the mask without being known, because numbers cannot be read."""
 
     @classmethod
     def of(cls, q: Tensor, k: Tensor, energy: Energy | Callable[[Tensor, Tensor], Tensor]) -> EnergyMatrix:
@@ -110,69 +105,17 @@ class EnergyMatrix:
         return x.expand(*self.batch, *x.shape[-2:]).reshape(self.count, *x.shape[-2:])
 
     def whole(self, absent: float | None = None) -> Float[Tensor, "*batch q k"]:
-        """All energies at once: the formula. Masked ones become `absent`."""
+        """All energies at once: the formula, with derivatives of every order. Masked ones become `absent`."""
         a, b = self.a.to(self.precision), self.per_query_head(self.b).to(self.precision)
-        e = self._of_form_and_mask(a, b, self._dense_mask)
-        e = e.expand(*self.batch, self.queries, self.keys)
+        with nullcontext() if self.form.opaque else exact(a.device):
+            e = self.form.formula(a, b).to(self.precision).expand(*self.batch, self.queries, self.keys)
         if self.modifiers:
             index = grid(self.batch, self.queries, self.keys, e.device)
             for modifier in self.modifiers:
                 e = modifier.whole(e, *index)
         if self.mask is not None and absent is not None:
-            e = e.masked_fill(~self._dense_mask(), absent)
+            e = e.masked_fill(~self.mask.dense(self.batch, self.queries, self.keys, e.device), absent)
         return e
-
-    def average(
-        self, w: Float[Tensor, "*batch q k"], v: Float[Tensor, "*batch k d"], signed: bool
-    ) -> Float[Tensor, "*batch q d"]:
-        """w v for the weights of the whole matrix, which may be negative where `signed`."""
-        return self._average(w, v, self._dense_mask, signed)
-
-    def block_average(
-        self, w: Float[Tensor, "n rows k"], v: Float[Tensor, "n k d"], n: Index, rows: Index, signed: bool
-    ) -> Float[Tensor, "n rows d"]:
-        """The same for a block of rows with all their keys."""
-        return self._average(w, v, lambda: self._block_mask(n, rows, slice(0, self.keys)), signed)
-
-    def _average(self, w: Tensor, v: Tensor, mask: Callable[[], Tensor], signed: bool) -> Tensor:
-        v = v.to(w.dtype)
-        if self.separate:
-            return _average_of_seen(w, v, mask())
-        return guarded_average(w, v, mask(), signed) if self.guarded else w @ v
-
-    def _of_form_and_mask(self, a: Tensor, b: Tensor, mask: Callable[[], Tensor]) -> Tensor:
-        """Energies before modifiers. What is behind the mask has no effect on derivatives, NaN and ∞ included."""
-        if self.separate:
-            return self._of_seen(a, b, mask())
-        if not self.guarded or not torch.is_grad_enabled() or forward_mode():
-            return self._of_form(a, b)
-        # Those of finite parts, plus what is missing where a query sees a key and one of them is not finite.
-        e = self._of_form(finite_part(a), finite_part(b))
-        a, b = a.detach(), b.detach()
-        with torch.no_grad():
-            missing = self._of_form(a, b) - e.detach()
-            finite = a.isfinite().all(-1)[..., :, None] & b.isfinite().all(-1)[..., None, :]
-        return e + missing.masked_fill(finite | ~mask(), 0)
-
-    def _of_form(self, a: Tensor, b: Tensor) -> Tensor:
-        with nullcontext() if self.form.opaque else exact(a.device):
-            return self.form(a, b).to(self.precision)
-
-    def _of_seen(self, a: Float[Tensor, "*batch q d"], b: Float[Tensor, "*batch k d"], seen: Tensor) -> Tensor:
-        """Energies with a copy of the keys for each query, zeros where it does not see them."""
-        with nullcontext() if self.form.opaque else exact(a.device):
-            e = self.form(a[..., None, :], b[..., None, :, :].where(seen[..., None], 0)).squeeze(-2)
-        return e.to(self.precision)
-
-    def _dense_mask(self) -> Tensor:
-        assert self.mask is not None
-        return self.mask.dense(self.batch, self.queries, self.keys, self.a.device)
-
-    def _block_mask(self, n: Index, rows: Index, cols: Index) -> Tensor:
-        assert self.mask is not None
-        device = self.a.device
-        batch = unravel(positions(n, device), self.batch)
-        return self.mask(batch, positions(rows, device)[:, None], positions(cols, device))
 
     def flat(self) -> EnergyMatrix:
         """The same with one leading dimension, the form that `block` cuts from; `batch` stays what it was."""
@@ -186,40 +129,15 @@ class EnergyMatrix:
 
         With a `buffer` the result may use its memory, and is valid until the next call.
         """
-        a, b = self.a[n][:, rows], self.b[n][:, cols]
-        if buffer is not None and not self.separate:
-            with exact(a.device):
-                e = self.form.write(a.to(self.precision), b.to(self.precision), buffer)
-            if e is not None:
-                return self.finished(e, n, rows, cols, absent)
-        return self.between(a, b, n, rows, cols, absent)
-
-    def between(
-        self,
-        a: Float[Tensor, "n rows d"],
-        b: Float[Tensor, "n cols d"],
-        n: Index,
-        rows: Index,
-        cols: Index,
-        absent: float,
-    ) -> Float[Tensor, "n rows cols"]:
-        """The same for queries and keys already cut out: energies between them, finished."""
-        a, b = a.to(self.precision), b.to(self.precision)
-        if self._has_kernel() and not self.separate:
-            with exact(a.device):
-                e = self.form.kernel_energies(a, b)
-            return self.finished(e, n, rows, cols, absent)
-        e = self._of_form_and_mask(a, b, lambda: self._block_mask(n, rows, cols))
+        a, b = (x.to(self.precision) for x in (self.a[n][:, rows], self.b[n][:, cols]))
+        with nullcontext() if self.form.opaque else exact(a.device):
+            e = None if buffer is None else self.form.write(a, b, buffer)
+            if e is None:
+                e = self.form.kernel_energies(a, b) if self._has_kernel() else self.form(a, b).to(self.precision)
         e = e.expand(a.shape[0], a.shape[1], b.shape[1])
         if self.form.opaque and not torch.is_grad_enabled():
             e = e.clone(memory_format=torch.contiguous_format)  # ours to write to: it may be a view of the inputs
         return self.finished(e, n, rows, cols, absent)
-
-    def _has_kernel(self) -> bool:
-        """Whether the form has a kernel for these energies. It builds no graph."""
-        if torch.is_grad_enabled() or forward_mode() or traced():
-            return False
-        return self.form.has_kernel(self.a.device.type, self.precision)
 
     def finished(self, e: Tensor, n: Index, rows: Index, cols: Index, absent: float) -> Tensor:
         """Energies of a block after its modifiers and its mask."""
@@ -236,9 +154,15 @@ class EnergyMatrix:
                 e = e.masked_fill(hidden, absent) if torch.is_grad_enabled() else e.masked_fill_(hidden, absent)
         return e
 
+    def _has_kernel(self) -> bool:
+        """Whether the form has a kernel for these energies. It builds no graph."""
+        if torch.is_grad_enabled() or traced():
+            return False
+        return self.form.has_kernel(self.a.device.type, self.precision)
+
     def blocks(self, count: int, queries: int, budget: int) -> Iterator[tuple[range, range]]:
         """Cut `count` matrices of `queries` whole rows into blocks of about `budget` numbers: which, which rows."""
-        cost = self.a.shape[-1] if self.separate else self.form.cost(self.a.shape[-1])
+        cost = self.form.cost(self.a.shape[-1])
         if self.a.is_cuda:
             cost = 1 if self._has_kernel() else cost
             budget *= ON_GPU
@@ -267,11 +191,6 @@ class EnergyMatrix:
         if bounds is not None:
             return bounds
         return self.interval(*(torch.arange(n, device=device) for n in (self.count, self.queries)))
-
-
-def _average_of_seen(w: Tensor, v: Tensor, seen: Tensor) -> Tensor:
-    """w v with a copy of the values for each query, zeros where it does not see them."""
-    return (w[..., None, :] @ v[..., None, :, :].where(seen[..., None], 0)).squeeze(-2)
 
 
 def split(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Int
     from torch import Tensor
 
 
@@ -41,11 +41,3 @@ class KernelArguments(NamedTuple):
         if self.start is None or self.stop is None:
             return self
         return self._replace(start=self.start.expand(n, q), stop=self.stop.expand(n, q))
-
-    def without_hidden(self, b: Float[Tensor, "n k d"]) -> Float[Tensor, "n k d"]:
-        """Keys with zeros where no query sees them: a slope of zero times NaN would reach the queries' gradients."""
-        if self.start is None or self.stop is None:
-            return b
-        j = torch.arange(b.shape[1], device=b.device)
-        hidden = (j < self.start.amin(1, keepdim=True)) | (j >= self.stop.amax(1, keepdim=True))
-        return b.masked_fill(hidden[..., None], 0)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from ..torch_transforms import forward_mode, readable
+from ..torch_transforms import readable
 from .normalizer import RowState, ShiftInvariant, empty_rows, largest
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class _Thresholded(ShiftInvariant):
         x = excess.clamp_min(0)  # clamped, not masked: a NaN stays one
         return x if self.power == 1 else x.pow(self.power)
 
-    def __call__(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def __call__(self, e: Tensor) -> Tensor:
         kind, empty = e.dtype, empty_rows(e)
         e = e.masked_fill(empty, 0).to(torch.promote_types(kind, torch.float32))  # float16 has no 70,000, the rank
         # Moving a row moves its τ along: near zero, where floats are dense, nothing is lost at any energy. Before it is
@@ -111,8 +111,18 @@ class Entmax(_Thresholded):
         return excess.clamp_min(0).pow(1 / (self.alpha - 1))
 
     def weights(self, x: Tensor) -> Tensor:
-        function = _EntmaxWeightsWithTangents if forward_mode() else _EntmaxWeights
-        return function.apply(x, self.alpha)  # type: ignore[no-any-return]
+        with torch.no_grad():
+            threshold = self.threshold(x.detach())
+            support = x > threshold
+        # Two steps of Newton's method for Σ_j w_ij = 1. They leave τ where the bisection found it, and give it its
+        # derivatives: of two orders, by x and by α alike (Correia, Niculae & Martins 2019, proposition 1).
+        for _ in range(2):
+            excess = (x - threshold).where(support, 1)
+            w = excess.pow(1 / (self.alpha - 1)).where(support, 0)
+            slope = excess.pow((2 - self.alpha) / (self.alpha - 1)).where(support, 0) / (self.alpha - 1)
+            threshold = threshold + (w.sum(dim=-1, keepdim=True) - 1) / slope.sum(dim=-1, keepdim=True)
+        w = (x - threshold).where(support, 1).clamp_min(0).pow(1 / (self.alpha - 1)).where(support, 0)
+        return w / w.sum(dim=-1, keepdim=True)  # what rounding left over
 
     def threshold(self, x: Tensor) -> Tensor:
         # τ = −s with 1 ≥ s ≥ T^(1−α): Σ ≥ 1 at the first, ≤ 1 at the other. Bisected by the geometric mean, since among
@@ -129,71 +139,6 @@ class Entmax(_Thresholded):
             high, low = middle.where(heavy, high), low.where(heavy, middle)
         s: Tensor = high.sqrt() * low.sqrt()
         return -s
-
-
-class _EntmaxWeights(torch.autograd.Function):
-    """w of x = (α − 1) e and of α. With s = w^(2−α) on the support, p = s / Σ s and h = −w log w:
-
-        ∂w/∂x · dx = s (dx − Σ p dx) / (α − 1)      ∂w/∂α = (h − p Σ h) / (α − 1) for a fixed x
-
-    The second one and α's part in x make up proposition 1 of Correia, Niculae & Martins 2019. Both are in terms of w
-    and α alone, written in differentiable operations, so that second derivatives are right too.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, alpha: float | Tensor) -> Tensor:
-        entmax = Entmax(alpha)
-        w = entmax.raised(x - entmax.threshold(x))
-        return w / w.sum(dim=-1, keepdim=True)  # what the bisection's last bit left over
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, float | Tensor], output: Tensor) -> None:
-        alpha = inputs[1]
-        learned = (alpha,) if isinstance(alpha, torch.Tensor) else ()
-        ctx.alpha = None if learned else alpha
-        ctx.save_for_backward(output, *learned)
-        ctx.save_for_forward(output, *learned)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
-        w, s, alpha = _slopes(ctx)
-        mean = (s * grad).sum(dim=-1, keepdim=True) / s.sum(dim=-1, keepdim=True)
-        own = None
-        if ctx.needs_input_grad[1]:
-            own = (_entropies(w) * (grad - mean)).sum().to(alpha.dtype) / (alpha - 1)
-        return s * (grad - mean) / (alpha - 1), own
-
-
-class _EntmaxWeightsWithTangents(_EntmaxWeights):
-    """The same in forward mode, by the same two derivatives. torch.compile takes no function that has this mode."""
-
-    @staticmethod
-    def jvp(ctx: Any, dx: Tensor | None, dalpha: Tensor | None) -> Tensor:
-        w, s, alpha = _slopes(ctx)
-        p = s / s.sum(dim=-1, keepdim=True)
-        result = torch.zeros_like(w)
-        if dx is not None:
-            result = result + s * (dx - (p * dx).sum(dim=-1, keepdim=True))
-        if dalpha is not None:
-            h = _entropies(w)
-            result = result + dalpha * (h - p * h.sum(dim=-1, keepdim=True))
-        weights: Tensor = result / (alpha - 1)
-        return weights
-
-
-def _slopes(ctx: Any) -> tuple[Tensor, Tensor, Any]:
-    """w, s = w^(2−α) on the support, and α."""
-    w, *learned = ctx.saved_tensors
-    alpha = learned[0] if learned else ctx.alpha
-    support = w > 0
-    return w, w.where(support, 1).pow(2 - alpha).where(support, 0), alpha
-
-
-def _entropies(w: Tensor) -> Tensor:
-    """−w log w, 0 for w = 0, with a gradient that is finite there."""
-    return -w * w.where(w > 0, 1).log()
 
 
 def _bits(dtype: torch.dtype) -> int:

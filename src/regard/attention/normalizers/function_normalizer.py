@@ -38,7 +38,7 @@ class FunctionNormalizer(Normalizer):
         if not (takes(self.function, 1) or takes(self.function, 2)):
             raise TypeError(f"normalize takes a function of (energies) or (energies, mask), got {self.function!r}")
 
-    def __call__(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def __call__(self, e: Tensor) -> Tensor:
         if not e.shape[-1]:
             return e
         masked = e == -torch.inf

@@ -44,11 +44,11 @@ class Hard(nn.Module, Normalizer):
     def samples(self) -> bool:  # type: ignore[override]
         return self.gradient is not None and self.training
 
-    def forward(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return self.both(e, generator)[0]
+    def forward(self, e: Tensor) -> Tensor:
+        return self.both(e)[0]
 
-    def both(self, e: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        selected = self.state(e, generator)
+    def both(self, e: Tensor) -> tuple[Tensor, Tensor]:
+        selected = self.state(e)
         weights = self.weigh(e, selected[..., None], torch.arange(e.shape[-1], device=e.device))
         if self.samples and self.gradient == "straight-through":
             soft = _SOFTMAX(e)
@@ -58,14 +58,14 @@ class Hard(nn.Module, Normalizer):
     # nn.Module's own __call__, not Normalizer's: hooks work, and `forward` is the formula.
     __call__ = nn.Module.__call__
 
-    def state(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def state(self, e: Tensor) -> Tensor:
         """The chosen index: a fresh sample at every call in training mode, the first best key otherwise."""
         x = e.detach()
         if not x.shape[-1]:
             return torch.full(x.shape[:-1], -1, device=x.device)  # no key to choose
         if self.samples:
             # The Gumbel-max trick: e_j − log(E_j), E_j ~ Exp(1), is largest with probability softmax(e)_j.
-            x = x - torch.empty_like(x).exponential_(generator=generator).log()
+            x = x - torch.empty_like(x).exponential_().log()
         return x.argmax(dim=-1).masked_fill(empty_rows(e).squeeze(-1), -1)
 
     def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:

@@ -72,19 +72,15 @@ class Normalizer(Part):
         """The normalizer of some matrices, counted over the flattened batch, where it differs among them."""
         return self
 
-    def __call__(
-        self, e: Float[Tensor, "*batch k"], generator: torch.Generator | None = None
-    ) -> Float[Tensor, "*batch k"]:
-        """The weights of whole rows, differentiable: the formula. `generator` is for those that sample."""
+    def __call__(self, e: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
+        """The weights of whole rows, differentiable: the formula."""
         raise NotImplementedError
 
     def state(self, e: Float[Tensor, "*batch k"]) -> Float[Tensor, " *batch"]:
         """The one number per row from which `weigh` gives any weight of that row."""
         raise NotImplementedError
 
-    def both(
-        self, e: Float[Tensor, "*batch k"], generator: torch.Generator | None = None
-    ) -> tuple[Float[Tensor, "*batch k"], Float[Tensor, " *batch"]]:
+    def both(self, e: Float[Tensor, "*batch k"]) -> tuple[Float[Tensor, "*batch k"], Float[Tensor, " *batch"]]:
         """Weights and state of the same rows (of the same sample, where it samples)."""
         return self(e), self.state(e)
 

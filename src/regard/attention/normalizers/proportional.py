@@ -25,7 +25,7 @@ class Proportional(Normalizer):
     kernel = "proportional"
     opaque = False
 
-    def __call__(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def __call__(self, e: Tensor) -> Tensor:
         _check(e)
         e = e / _power_of_two(e)
         return self.weigh(e, e.sum(dim=-1, keepdim=True), e)

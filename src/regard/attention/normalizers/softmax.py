@@ -85,7 +85,7 @@ class Softmax(ShiftInvariant):
         object.__setattr__(part, "sink", sink)  # it is frozen
         return part
 
-    def __call__(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def __call__(self, e: Tensor) -> Tensor:
         if self.sink is not None:
             return Softmax(self.temperature)(self.with_sink(e))[..., :-1]
         empty = empty_rows(e)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from .normalizer import Normalizer
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 
@@ -24,7 +23,7 @@ class Unnormalized(Normalizer):
     nonnegative = False
     opaque = False
 
-    def __call__(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def __call__(self, e: Tensor) -> Tensor:
         return e
 
     def state(self, e: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..block_indices import as_range, select, span
-from ..kernels.statistics import kernel_row_state
+from ..kernels.statistics.matrix_region import row_state as kernel_row_state
 from ..normalizers.normalizer import RowState
 from ..tensor_versions import TensorVersions
 from .weight_blocks import row_state
@@ -133,7 +133,7 @@ class WeightMatrix:
             entries, rows = self._index()
             state = RowState(self._kernel.state[entries][:, rows])
         if state is None:
-            state = kernel_row_state.row_state(self)
+            state = kernel_row_state(self)
         return row_state(self) if state is None else state
 
     def _needs_graph(self) -> bool:

@@ -75,33 +75,14 @@ class Entropy:
 
 
 class Largest:
-    """The top k by way of blocks of keys: the k largest weights lie in the k blocks with the largest maxima.
-
-    A row of T weights is thus read once for the maxima; the search itself sees k blocks of it, not T weights.
-    """
-
-    WIDTH = 64
-
     def __init__(self, count: int, queries: int, k: int, like: Tensor) -> None:
         self.k = k
         self.values = like.new_empty(count, queries, k)
         self.indices = torch.empty(count, queries, k, dtype=torch.long, device=like.device)
 
     def add(self, block: Block) -> None:
-        w, k = block.w, self.k
-        whole = w.shape[-1] // self.WIDTH  # blocks of full width; the remainder is looked at as it is
-        if whole <= 2 * k:
-            values, indices = w.topk(k, dim=-1)
-        else:
-            body = w[..., : whole * self.WIDTH].unflatten(-1, (whole, self.WIDTH))
-            best = body.amax(-1).topk(k, dim=-1, sorted=False).indices  # [n, rows, k]
-            within = torch.arange(self.WIDTH, device=w.device)
-            keys = (best[..., None] * self.WIDTH + within).flatten(-2)
-            rest = torch.arange(whole * self.WIDTH, w.shape[-1], device=w.device)
-            keys = torch.cat([keys, rest.expand(*keys.shape[:-1], -1)], dim=-1)
-            values, at = w.gather(-1, keys).topk(k, dim=-1)
-            indices = keys.gather(-1, at)
-        self.values[block.n, block.rows], self.indices[block.n, block.rows] = values, indices
+        at = block.n, block.rows
+        self.values[at], self.indices[at] = block.w.topk(self.k, dim=-1)
 
     @property
     def result(self) -> Top:
@@ -109,29 +90,11 @@ class Largest:
 
 
 class Received:
-    """Column sums by way of sums of whole blocks: added element by element, each core keeps to the memory it wrote."""
-
     def __init__(self, count: int, keys: int, like: Tensor) -> None:
-        self.total = like.new_zeros(count, keys)
-        self.running: Tensor | None = None
-        self.n = slice(0, 0)
+        self.result = like.new_zeros(count, keys)
 
     def add(self, block: Block) -> None:
-        if self.running is not None and self.n == block.n and self.running.shape == block.w.shape:
-            self.running += block.w
-            return
-        self.flush()
-        self.running, self.n = block.w.clone(), block.n
-
-    def flush(self) -> None:
-        if self.running is not None:
-            self.total[self.n, : self.running.shape[-1]] += self.running.sum(-2)
-            self.running = None
-
-    @property
-    def result(self) -> Tensor:
-        self.flush()
-        return self.total
+        self.result[block.n, : block.w.shape[-1]] += block.w.sum(-2)
 
 
 class Offsets:

@@ -72,10 +72,8 @@ class Weights(WeightMatrix):
         keys = select(cols, range(self.energies.keys), "key")
         if size is not None:
             return part._pooled(keys, size, pool)
-        w = statistics_gpu.tile(part, keys)
-        if w is None:
-            parts = self.normalize.pointwise and part.row_state().anchor is None
-            w = part._block(keys) if parts else part._columns_of_rows(keys)
+        alone = self.normalize.pointwise and part.row_state().anchor is None
+        w = part._block(keys) if alone else part._columns_of_rows(keys)
         return w.reshape(*self._shape, len(part.queries), len(keys))
 
     def log_prob(self) -> Float[Tensor, "*batch q"]:

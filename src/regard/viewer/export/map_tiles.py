@@ -1,19 +1,13 @@
-"""Map tiles of a single file: the tiles of every head of a long text, all heads in one pass over the threads.
-
-A request for a tile computes it on the server's one worker. A file holds the tiles of hundreds of heads, none of which
-depends on another: here each thread takes a head, pools it, and compresses its tiles.
-"""
+"""Map tiles of a single file: the tiles of every head of a long text."""
 
 from __future__ import annotations
 
 import base64
 import gzip
-import threading
 from dataclasses import asdict
 from itertools import product
 from typing import TYPE_CHECKING, Any, get_args
 
-from ...attention.kernels import cpu_thread_pool
 from ..data.tile import Pool, Tile
 from ..data.tile_pyramid import TilePyramid
 from ..http.responses import EncodedArray
@@ -36,19 +30,11 @@ def map_tiles(trace: TraceView, size: int, progress: Callable[[float], None]) ->
         for entry, (at, call) in product(range(trace.batch), enumerate(trace.seen))
         for head in range(call.heads if max(call.shape[-2:]) > size else 0)
     ]
-    finished, lock = 0, threading.Lock()
-
-    def work(place: tuple[int, int, int]) -> dict[str, dict[str, Any]]:
-        nonlocal finished
-        tiles = _head_tiles(trace, *place, size)
-        with lock:
-            finished += 1
-            progress(finished / len(heads))
-        return tiles
-
-    on_cpu = all(call.weights.detached.a.device.type == "cpu" for call in trace.seen)
-    parts = cpu_thread_pool.run(work, heads) if on_cpu else [work(place) for place in heads]
-    return {url: array for part in parts for url, array in part.items()}
+    tiles: dict[str, dict[str, Any]] = {}
+    for at, place in enumerate(heads):
+        tiles |= _head_tiles(trace, *place, size)
+        progress((at + 1) / len(heads))
+    return tiles
 
 
 def array_entry(metadata: dict[str, Any], data: bytes) -> dict[str, Any]:
@@ -58,7 +44,7 @@ def array_entry(metadata: dict[str, Any], data: bytes) -> dict[str, Any]:
 
 def _head_tiles(trace: TraceView, entry: int, call: int, head: int, size: int) -> dict[str, dict[str, Any]]:
     pyramid = TilePyramid(trace.weights(call, entry)[head])
-    tiles = {}
+    tiles: dict[str, dict[str, Any]] = {}
     for tile, pool in product(_tiles(pyramid.queries, pyramid.keys, size), get_args(Pool)):
         for band in pyramid.missing_bands(tile):
             pyramid.pool_band(band)

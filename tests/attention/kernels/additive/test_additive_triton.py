@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,10 +15,7 @@ from tests.support.triton_interpreter import interpreted, skip_without_triton
 
 skip_without_triton()
 with interpreted():
-    from regard.attention.kernels import matrix_pieces_triton
-    from regard.attention.kernels.additive import additive_few_queries_triton as few_kernels
-    from regard.attention.kernels.additive import additive_gpu
-    from regard.attention.kernels.additive import additive_short_sequences_triton as short_kernels
+    from regard.attention.kernels.additive import additive_triton
     from regard.attention.kernels.additive.additive_op import additive, additive_backward
 
 if TYPE_CHECKING:
@@ -30,33 +27,26 @@ pytestmark = pytest.mark.usefixtures("interpreted_kernels")
 
 @dataclass(frozen=True)
 class Case:
-    """Sizes n, q, k, d, d_v in the interpreter and on a GPU; which keys are seen; how large a and b are.
-
-    The kernels of short sequences take blocks of 4 queries and 32 keys, those of long ones blocks of 64 and more. The
-    interpreter takes time for each query, so that short sequences have sizes of their own there.
-    """
+    """Sizes n, q, k, d, d_v in the interpreter and on a GPU; which keys are seen; how large a and b are."""
 
     small: tuple[int, int, int, int, int]
     real: tuple[int, int, int, int, int]
     mask: str | None = None
     size: float = 1.0
-    short: tuple[int, int, int, int, int] | None = None
 
 
 CASES = {
-    "whole blocks": Case((1, 64, 128, 16, 16), (2, 512, 512, 64, 64), short=(1, 12, 64, 16, 16)),
-    "ragged": Case((2, 65, 21, 20, 24), (3, 333, 777, 40, 72), short=(2, 11, 37, 20, 24)),
-    "d too large for short sequences": Case((1, 9, 10, 520, 16), (1, 200, 190, 1024, 1024)),
+    "whole blocks": Case((1, 64, 128, 16, 16), (2, 512, 512, 64, 64)),
+    "ragged": Case((2, 65, 21, 20, 24), (3, 333, 777, 40, 72)),
+    "large d": Case((1, 9, 10, 520, 16), (1, 200, 190, 1024, 1024)),
     "one key": Case((2, 9, 1, 16, 3), (2, 100, 1, 64, 3)),
-    "causal": Case((1, 70, 70, 8, 16), (2, 700, 700, 64, 64), "causal", short=(1, 38, 38, 8, 16)),
-    "causal, first row sees nothing": Case(
-        (1, 70, 70, 8, 16), (2, 300, 300, 32, 64), "before", short=(1, 38, 38, 8, 16)
-    ),
+    "causal": Case((1, 70, 70, 8, 16), (2, 700, 700, 64, 64), "causal"),
+    "causal, first row sees nothing": Case((1, 70, 70, 8, 16), (2, 300, 300, 32, 64), "before"),
     "padding": Case((2, 20, 80, 8, 16), (3, 300, 400, 32, 64), "padding"),
-    "window": Case((1, 130, 150, 8, 16), (2, 700, 750, 32, 64), "window", short=(1, 41, 70, 8, 16)),
+    "window": Case((1, 130, 150, 8, 16), (2, 700, 750, 32, 64), "window"),
     "nothing is seen": Case((1, 20, 20, 8, 16), (1, 100, 100, 16, 16), "none"),
-    "±30": Case((1, 66, 40, 16, 16), (2, 300, 300, 64, 64), None, 30.0, short=(1, 13, 40, 16, 16)),
-    "±10,000": Case((1, 66, 40, 16, 16), (2, 300, 300, 64, 64), "causal", 1e4, short=(1, 36, 36, 16, 16)),
+    "±30": Case((1, 66, 40, 16, 16), (2, 300, 300, 64, 64), None, 30.0),
+    "±10,000": Case((1, 66, 40, 16, 16), (2, 300, 300, 64, 64), "causal", 1e4),
     "one query": Case((3, 1, 50, 40, 24), (256, 1, 50, 512, 512), "padding"),
     "one of everything": Case((1, 1, 1, 1, 1), (1, 1, 1, 1, 1)),
     "few queries, many keys": Case((1, 3, 300, 16, 16), (2, 8, 5000, 64, 64), "window"),
@@ -84,8 +74,7 @@ def _interval(mask: str | None, n: int, q: int, k: int, device: str) -> tuple[Te
 
 def _inputs(case: Case, dtype: torch.dtype, device: str) -> tuple[Any, ...]:
     """a, b, w, v, start, stop. Large a and b cancel in a third of their places, where their sum decides."""
-    small = case.short if case.short and short_kernels.LONGEST else case.small
-    n, q, k, d, width = small if device == "cpu" else case.real
+    n, q, k, d, width = case.small if device == "cpu" else case.real
     # Not contiguous, as slices of a larger tensor are.
     a, b, v = (torch.randn(n, t, e + 8, device=device)[..., 3 : 3 + e] for t, e in ((q, d), (k, d), (k, width)))
     w = torch.randn(2 * d, device=device)[::2] / math.sqrt(d / 16)
@@ -114,14 +103,14 @@ def formula(
 
 def ours(inputs: tuple[Any, ...], scale: float = 0.7, dropout: float = 0.0, seed: Tensor | None = None) -> Any:
     a, b, w, v, start, stop = inputs
-    return additive_gpu.forward(a, b, w, v, options=KernelArguments(start, stop, seed, scale, dropout))
+    return additive_triton.forward(a, b, w, v, options=KernelArguments(start, stop, seed, scale, dropout))
 
 
 def our_gradients(inputs: tuple[Any, ...], grads: tuple[Tensor, Tensor], dropout: float = 0.0, seed: Any = None) -> Any:
     a, b, w, v, start, stop = inputs
     out, lse = ours(inputs, dropout=dropout, seed=seed)
     options = KernelArguments(start, stop, seed, 0.7, dropout)
-    return additive_gpu.backward(*grads, a, b, w, v, out, lse, options=options)
+    return additive_triton.backward(*grads, a, b, w, v, out, lse, options=options)
 
 
 def gradients(inputs: tuple[Any, ...], grads: tuple[Tensor, Tensor], dtype: torch.dtype, factors: Any = 1.0) -> Any:
@@ -141,8 +130,6 @@ def assert_within_budget(result: Tensor, eager: Tensor, truth: Tensor) -> None:
 
 LOW = ("ragged", "causal", "±30", "one query", "few queries, many keys")
 EVERY = [(name, torch.float32) for name in CASES] + [(n, t) for n in LOW for t in (torch.bfloat16, torch.float16)]
-MANY = ("whole blocks", "ragged", "causal, first row sees nothing", "window", "±30", "±10,000")
-"""More than a few queries, taken as short sequences; tests say where they are taken as long ones."""
 
 
 @pytest.mark.parametrize(("name", "dtype"), EVERY)
@@ -168,42 +155,19 @@ def test_gradients(name: str, dtype: torch.dtype, device: str) -> None:
         assert_within_budget(result, low, high)
 
 
-@pytest.fixture
-def long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(short_kernels, "LONGEST", 0)
-
-
-@pytest.mark.usefixtures("long")
-@pytest.mark.parametrize("name", MANY)
-def test_output_and_log_sum_exp_of_long_sequences(name: str, device: str) -> None:
-    test_output_and_log_sum_exp(name, torch.float32, device)
-
-
-@pytest.mark.usefixtures("long")
-@pytest.mark.parametrize("name", MANY)
-def test_gradients_of_long_sequences(name: str, device: str) -> None:
-    test_gradients(name, torch.float32, device)
-
-
 @pytest.mark.parametrize("name", ["ragged", "few queries, many keys"])
 def test_pieces_make_no_difference(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs = _inputs(replace(CASES[name], short=None), torch.float32, device)  # several blocks of long sequences
+    inputs = _inputs(CASES[name], torch.float32, device)
     whole = ours(inputs)
     grads = torch.randn_like(whole[0]), torch.randn_like(whole[1])
     slopes = our_gradients(inputs, grads)
-    monkeypatch.setattr(matrix_pieces_triton, "WORKSPACE", 1)  # one block of rows of one matrix at a time
-    monkeypatch.setattr(short_kernels, "LONGEST", 0)
-    monkeypatch.setattr(few_kernels, "PROGRAMS", 1)  # one program for all keys of a few rows
-    monkeypatch.setattr(few_kernels.launches, "_forwards", {})  # without launches that are kept from before
-    monkeypatch.setattr(few_kernels.launches, "_backwards", {})
+    monkeypatch.setattr(additive_triton, "WORKSPACE", 1)  # one block of rows of one matrix at a time
     for result, truth in zip((*ours(inputs), *our_gradients(inputs, grads)), (*whole, *slopes), strict=True):
         torch.testing.assert_close(result, truth, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("longest", [short_kernels.LONGEST, 0])
 @pytest.mark.parametrize("name", ["ragged", "one query", "few queries, many keys"])
-def test_dropout(name: str, longest: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(short_kernels, "LONGEST", longest)
+def test_dropout(name: str, device: str) -> None:
     inputs = _inputs(CASES[name], torch.float32, device)
     a, b, w, _, start, stop = inputs
     seed, other = (torch.tensor(2**40 + s, device=device) for s in (1, 2))
@@ -225,10 +189,8 @@ def test_dropout(name: str, longest: int, device: str, monkeypatch: pytest.Monke
         assert_within_budget(result, low, high)
 
 
-@pytest.mark.parametrize("longest", [short_kernels.LONGEST, 0])
 @pytest.mark.parametrize("name", ["ragged", "few queries, many keys"])
-def test_two_runs_give_the_same_bits(name: str, longest: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(short_kernels, "LONGEST", longest)
+def test_two_runs_give_the_same_bits(name: str, device: str) -> None:
     inputs, seed = _inputs(CASES[name], torch.float32, device), torch.tensor(3, device=device)
     out, lse = ours(inputs, dropout=0.1, seed=seed)
     grads = torch.randn_like(out), torch.randn_like(lse)
@@ -301,22 +263,3 @@ def test_memory_is_linear_in_length() -> None:
     out, lse = ours((a, b, w, v, None, None))
     our_gradients((a, b, w, v, None, None), (out, lse))
     assert torch.cuda.max_memory_allocated() - before < 0.3 * 2**30
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("queries", [2, 12])
-def test_what_padding_hides_does_not_leak(queries: int, bad: float, device: str) -> None:
-    a, b = torch.randn(2, queries, 8, device=device), torch.randn(2, 80, 8, device=device)
-    v, w = torch.randn(2, 80, 16, device=device), torch.randn(8, device=device)
-    stop = torch.tensor([[80], [37]], device=device)
-    options = KernelArguments(torch.zeros_like(stop), stop, None, 1.0, 0.0)
-
-    def results() -> list[Tensor]:
-        out, lse = additive_gpu.forward(a, b, w, v, options=options)
-        grad = torch.ones_like(out)
-        da, db, dw, dv = additive_gpu.backward(grad, None, a, b, w, v, out, lse, options=options)
-        return [out, lse, da, db, dw, dv]
-
-    expected = results()
-    b[1, 37:], v[1, 37:] = bad, bad
-    torch.testing.assert_close(results(), expected)

@@ -5,7 +5,6 @@ One set of cases, run twice: small under Triton's interpreter on a CPU, and at r
 
 from __future__ import annotations
 
-import heapq
 import os
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import pytest
 import torch
 
 import regard as r
-from regard.attention.kernels.statistics import kernel_launches
+from regard.attention.kernels.statistics import statistics_gpu
 from regard.attention.kernels.statistics.matrix_region import matrix_region, refusal
 from regard.attention.weights import Weights
 from tests.support.triton_interpreter import GPU, interpreted, skip_without_triton
@@ -81,11 +80,6 @@ CASES = {
     "soft cap": Case(energy=lambda: r.Modified(r.ScaledDot(), r.SoftCap(2.0)), mask=lambda q, k: r.causal()),
     "alibi": Case(heads=4, shared=4, energy=lambda: r.Modified(r.ScaledDot(), r.SoftCap(3.0), r.Alibi(4, offset=2))),
     "temperature": Case(normalize=lambda: r.Softmax(0.3)),
-    "proportional": Case(energy=r.Dot, normalize=r.Proportional, mask=lambda q, k: r.causal()),
-    "sparsemax": Case(normalize=r.Sparsemax, mask=lambda q, k: r.causal(-3)),
-    "entmax": Case(normalize=r.Entmax),
-    "entmax 1.7": Case(normalize=lambda: r.Entmax(1.7)),
-    "hard": Case(normalize=r.Hard, mask=lambda q, k: r.causal(-3)),
     "bfloat16": Case(dtype=torch.bfloat16, width=64, heads=4, shared=2),
     "float16 causal": Case(dtype=torch.float16, width=40, mask=lambda q, k: r.causal()),
     "bfloat16 large": Case(
@@ -103,8 +97,6 @@ def _inputs(case: Case, device: str) -> tuple[Tensor, Tensor, Tensor]:
     q, k, v = (torch.randn(*shape, case.width, device=device, dtype=case.dtype) for shape in shapes)
     if case.transposed:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    if case.normalize is r.Proportional:
-        q, k = q.abs(), k.abs()
     return q * case.size, k, v
 
 
@@ -199,13 +191,12 @@ def _check(case: Case, device: str) -> None:
     q, k, v = _inputs(case, device)
     out, w = _attend(case, q, k, v)
     assert refusal(w.energies, w.normalize) is None
-    hard = isinstance(w.normalize, r.Hard)  # its choice is part of the question
-    truth = w.dense().double() if hard else _attend(case, q.double(), k.double(), v.double())[1].dense()
-    theirs = truth if hard else _eager(case, q, k, w)
+    truth = _attend(case, q.double(), k.double(), v.double())[1].dense()
+    theirs = _eager(case, q, k, w)
     energy = float(w.energies.whole().abs().max()) / getattr(w.normalize, "temperature", 1.0)
     for name, asked in _ask(w, v, out).items():
         assert matrix_region(w, w.queries) is not None, "the kernels refused"
-        assert int(asked.get("top", 1)) <= kernel_launches.MOST, "the kernels refused"
+        assert int(asked.get("top", 1)) <= statistics_gpu.MOST, "the kernels refused"
         ours = w.stats(**asked)
         plain, exact = _of_dense(theirs, asked, v, out), _of_dense(truth, asked, v, out)
         for key, value in exact.items():
@@ -223,15 +214,14 @@ def _check(case: Case, device: str) -> None:
     _close("pooled", w.tile(rows, cols, (4, 3)), pooled, pooled, energy)
     part = w[-1, 1:].rows(slice(0, None, 2))
     _close("part", part.entropy(), *(-torch.xlogy(x, x).sum(-1)[-1, 1:, ::2] for x in (theirs, truth)), energy)
-    if isinstance(w.normalize, r.Softmax | r.Proportional):
-        state, expected = Weights(w.energies, w.normalize).row_state(), w.row_state()
-        assert (state.anchor is None) == (expected.anchor is None)
-        assert state.anchor is None or energy >= 256
-        for ours, theirs in zip(state, expected, strict=True):
-            if ours is not None:
-                seen = theirs.isfinite()
-                assert torch.equal(ours.isfinite(), seen)
-                torch.testing.assert_close(ours[seen], theirs[seen], rtol=2e-6, atol=2e-6)
+    state, expected = Weights(w.energies, w.normalize).row_state(), w.row_state()
+    assert (state.anchor is None) == (expected.anchor is None)
+    assert state.anchor is None or energy >= 256
+    for ours, theirs in zip(state, expected, strict=True):
+        if ours is not None:
+            seen = theirs.isfinite()
+            assert torch.equal(ours.isfinite(), seen)
+            torch.testing.assert_close(ours[seen], theirs[seen], rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.skipif(GPU, reason="interpreted only where there is no GPU")
@@ -287,15 +277,11 @@ def test_rows_of_equal_energies_and_of_nan_keep_to_themselves(device: str) -> No
     assert torch.equal(indices[0, row != 20], clean.top(8).indices[0, row != 20])
 
 
-@pytest.mark.parametrize(
-    "normalize", [r.Softmax(), r.Softmax(0.3), r.Sparsemax(), r.Entmax(1.5), r.Proportional()], ids=repr
-)
+@pytest.mark.parametrize("normalize", [r.Softmax(), r.Softmax(0.3), r.Sparsemax()], ids=repr)
 def test_rows_of_large_energies(normalize: r.Normalizer, device: str) -> None:
     """Whole numbers times a power of two: every energy is exact, and many are equal, whoever computes them."""
     q, k = (torch.randint(-3, 4, (1, 2, t, 16), device=device).float() for t in (35, 70))
     size = 2.0**100
-    if isinstance(normalize, r.Proportional):
-        q, k, size = q.abs(), k.abs(), 2.0**120  # sums overflow
     out, w = r.attend(size * q, k, k, normalize=normalize, mask=r.causal(20), weights=True, backend="reference")
     assert w.row_state().anchor is not None
     dense = w.dense()
@@ -365,6 +351,7 @@ def test_what_the_kernels_leave_to_others() -> None:
     assert "dot product" in why(energy=r.Gaussian())
     assert "Bias" in why(energy=r.Modified(r.Dot(), r.Bias(torch.zeros(5, 7, device=device))))
     assert "positive" in why(energy=r.ScaledDot(-1.0))
+    assert "Sparsemax" in why(normalize=r.Sparsemax())
     dense = r.dense(torch.rand(5, 7, device=device) > 0.3)
     _, w = r.attend(q, k, k, mask=dense, weights=True, backend="reference")
     assert matrix_region(w, w.queries) is None
@@ -389,8 +376,8 @@ def test_no_kernel_is_compiled_for_a_length() -> None:
     """Triton compiles anew for 1 and for multiples of 16, unless told not to. Strides and scales are a model's own."""
     settled = {"q_row", "k_row", "v_row", "g_row", "z_row", "scale", "c", "cap"}
     kernels = [
-        *(row_state_tile_triton.row_state, row_state_tile_triton.single_weights, row_state_tile_triton.tile),
-        *(row_state_tile_triton.fidelity, top_k_triton.threshold, top_k_triton.top),
+        *(row_state_tile_triton.row_state, row_state_tile_triton.single_weights),
+        *(row_state_tile_triton.fidelity, top_k_triton.top),
         whole_matrix_statistics_triton.walk,
     ]
     pointers = {"q", "k", "v", "g", "z", *ADDRESSES}
@@ -399,38 +386,8 @@ def test_no_kernel_is_compiled_for_a_length() -> None:
         assert numbers <= set(LENGTHS), f"{one.__name__}: {sorted(numbers - set(LENGTHS))}"
 
 
-@pytest.mark.parametrize("mask", [None, r.causal(), r.window(20) & r.causal()], ids=repr)
-def test_top_of_many_keys_has_a_threshold_first(
-    monkeypatch: pytest.MonkeyPatch, device: str, mask: r.Mask | None
-) -> None:
-    monkeypatch.setattr(kernel_launches, "SEARCH", 0)
-    length = 133 if device == "cpu" else 3000
-    dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    q, k, v = (torch.randn(1, 2, length, 16, device=device, dtype=dtype) for _ in range(3))
-    k[:, :, 50:70] = k[:, :, 50:51]  # twenty equal keys
-    w = r.attend(q, k, v, mask=mask, weights=True)[1]
-    _check_top(w, w.dense().double(), 8)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_shares_of_the_work(causal: bool) -> None:
+def test_shares_of_the_work() -> None:
     for blocks, rows, count, most, programs in ((32, 64, 32, 96, 396), (128, 256, 16, 48, 396), (1, 1, 1, 1, 396)):
-        strips, parts = kernel_launches.shares(blocks, rows, count, most, programs, causal)
+        strips, parts = statistics_gpu.shares(blocks, rows, count, most, programs)
         assert 1 <= strips <= min(blocks, most)
         assert 1 <= parts <= rows
-
-
-@pytest.mark.parametrize("most", [37, 12])
-def test_programs_under_a_causal_mask_end_together(most: int) -> None:
-    """The work of each program, counted: 264 at a time they take little longer than all of it evenly spread."""
-    blocks, count, programs = 256, 16, 264
-    strips, parts = kernel_launches.shares(blocks, blocks, count, most, programs, True)
-    work = [0.0] * strips
-    for turn in range(-(-blocks // strips)):
-        for strip in range(strips):
-            block = turn * strips + (strips - 1 - strip if turn % 2 else strip)
-            work[strip] += max(0, blocks - block) / parts
-    ends = [0.0] * programs
-    for strip_work in work * (count * parts):
-        heapq.heapreplace(ends, ends[0] + strip_work)
-    assert max(ends) <= 1.02 * count * sum(work) * parts / programs

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from .. import cpu_thread_pool
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -31,9 +29,6 @@ TILE = 1 << 20
 
 ROWS = 1 << 18
 """Numbers in one [n, rows, T_k] block of energies."""
-
-SHARES = 4
-"""Shares of one call, at least, where there are enough rows: what threads take, and a slow one takes fewer of."""
 
 
 class Tanh(NamedTuple):
@@ -113,15 +108,11 @@ class _Block(NamedTuple):
 
 
 def _blocks(a: Tensor, b: Tensor, options: KernelArguments) -> list[_Block]:
-    """Row blocks, each with only the span of keys that some row of it sees. Forward and backward cut them alike.
-
-    The cut depends on the shapes alone, so that sums over blocks are the same on any number of threads.
-    """
+    """Row blocks, each with only the span of keys that some row of it sees. Forward and backward cut them alike."""
     count, queries, keys = a.shape[0], a.shape[1], b.shape[1]
     start, stop, seed = options.start, options.stop, 0 if options.seed is None else int(options.seed)
-    most = max(1, min(ROWS, count * queries * keys // SHARES))
-    tall = max(1, min(queries, most // keys))
-    deep = max(1, min(count, most // (keys * tall)))
+    tall = max(1, min(queries, ROWS // keys))
+    deep = max(1, min(count, ROWS // (keys * tall)))
     blocks = []
     for m in range(0, count, deep):
         n = slice(m, min(m + deep, count))
@@ -137,19 +128,6 @@ def _blocks(a: Tensor, b: Tensor, options: KernelArguments) -> list[_Block]:
             if cols.start < cols.stop:
                 blocks.append(_Block(n, rows, cols, (j < low) | (j >= high), seed))
     return blocks
-
-
-def _shares(blocks: list[_Block]) -> list[list[_Block]]:
-    """Blocks of the same batch entries stay together, in order, unless that leaves fewer shares than `SHARES`."""
-    entries: dict[int, list[_Block]] = {}
-    for block in blocks:
-        entries.setdefault(block.n.start, []).append(block)
-    cuts = max(1, -(-SHARES // max(1, len(entries))))
-    shares = []
-    for own in entries.values():
-        size = -(-len(own) // cuts)
-        shares += [own[i : i + size] for i in range(0, len(own), size)]
-    return shares
 
 
 def _rows(bound: Int[Tensor, "n q"], n: slice, rows: slice) -> Int[Tensor, "n rows 1"]:
@@ -189,18 +167,15 @@ def forward(
     out = a.new_zeros(a.shape[0], a.shape[1], v.shape[2])
     lse = a.new_full(a.shape[:2], torch.inf)
 
-    def share(blocks: list[_Block]) -> None:
-        for block in blocks:
-            n, rows, cols, hidden, _ = block
-            e = energies(a[n, rows], b[n, cols], w).mul_(scale)
-            if hidden is not None:
-                e.masked_fill_(hidden, -torch.inf)
-            p, lse[n, rows] = _softmax_(e)
-            if dropout:
-                p.mul_(_kept(block, p, dropout))
-            out[n, rows] = p @ v[n, cols]
-
-    cpu_thread_pool.run(share, _shares(_blocks(a, b, options)))
+    for block in _blocks(a, b, options):
+        n, rows, cols, hidden, _ = block
+        e = energies(a[n, rows], b[n, cols], w).mul_(scale)
+        if hidden is not None:
+            e.masked_fill_(hidden, -torch.inf)
+        p, lse[n, rows] = _softmax_(e)
+        if dropout:
+            p.mul_(_kept(block, p, dropout))
+        out[n, rows] = p @ v[n, cols]
     return out, lse
 
 
@@ -220,49 +195,31 @@ def backward(
     da_i = Σ_j ds_ij w (1 − t²)      db_j = Σ_i ds_ij w (1 − t²)      dw = Σ_ij ds_ij t
     """
     scale, dropout = options.scale, options.dropout
-    da, db, dv = torch.zeros_like(a), torch.zeros_like(b), torch.zeros_like(v)
-    shares = _shares(_blocks(a, b, options))
-    whole = {id(own) for own in shares if sum(other[0].n == own[0].n for other in shares) == 1}
-
-    def share(blocks: list[_Block]) -> tuple[slice, Tensor, Tensor | None, Tensor | None]:
-        n, dw = blocks[0].n, torch.zeros_like(w)
-        # Where other shares have keys of the same batch entries, sums over queries are joined at the end, in order.
-        alone = id(blocks) in whole
-        db_own, dv_own = (db[n], dv[n]) if alone else (torch.zeros_like(db[n]), torch.zeros_like(dv[n]))
-        first, second = _buffers(2, a.shape[2], a)
-        for block in blocks:
-            _, rows, cols, hidden, _ = block
-            left, right = _sides(a[n, rows], b[n, cols])
-            e = _energies(left, right, w).mul_(scale)
-            if hidden is not None:
-                e.masked_fill_(hidden, -torch.inf)
-            p, _ = _softmax_(e)
-            dp = grad[n, rows] @ v[n, cols].mT
-            if dropout:
-                kept = _kept(block, p, dropout)
-                dp.mul_(kept)
-                dv_own[:, cols] += (p * kept).mT @ grad[n, rows]
-            else:
-                dv_own[:, cols] += p.mT @ grad[n, rows]
-            # The log-sum-exp's own gradient enters with p_ij, too.
-            delta = torch.linalg.vecdot(p, dp).sub_(grad_lse[n, rows])
-            ds = dp.sub_(delta[..., None]).mul_(p).mul_(scale)  # [n, rows, cols]
-            dw += ds.sum()
-            da_block, db_block = da[n, rows], db_own[:, cols]
-            for m, i, j in _tiles(ds.shape[0], ds.shape[1], ds.shape[2], a.shape[2]):
-                r = _tile(left, right, m, i, j, first)  # [n, i, j, d]
-                x = torch.mul(r, ds[m, i, j, None], out=_shaped(second, *r.shape))
-                dw.sub_(x.sum(2).sum((0, 1)), alpha=2)
-                x.addcmul_(x, r, value=-1)  # ds r (1 − r), a quarter of ds (1 − t²)
-                da_block[m, i] += x.sum(2)
-                db_block[m, j] += x.sum(1)
-        return n, dw, None if alone else db_own, None if alone else dv_own
-
-    dw = torch.zeros_like(w)
-    for n, dw_own, db_own, dv_own in cpu_thread_pool.run(share, shares):
-        dw += dw_own
-        if db_own is not None and dv_own is not None:
-            db[n] += db_own
-            dv[n] += dv_own
+    da, db, dw, dv = (torch.zeros_like(x) for x in (a, b, w, v))
+    first, second = _buffers(2, a.shape[2], a)
+    for block in _blocks(a, b, options):
+        n, rows, cols, hidden, _ = block
+        left, right = _sides(a[n, rows], b[n, cols])
+        e = _energies(left, right, w).mul_(scale)
+        if hidden is not None:
+            e.masked_fill_(hidden, -torch.inf)
+        p, _ = _softmax_(e)
+        dp = grad[n, rows] @ v[n, cols].mT
+        kept = _kept(block, p, dropout) if dropout else None
+        if kept is not None:
+            dp.mul_(kept)
+        dv[n, cols] += (p if kept is None else p * kept).mT @ grad[n, rows]
+        # The log-sum-exp's own gradient enters with p_ij, too.
+        delta = torch.linalg.vecdot(p, dp).sub_(grad_lse[n, rows])
+        ds = dp.sub_(delta[..., None]).mul_(p).mul_(scale)  # [n, rows, cols]
+        dw += ds.sum()
+        da_block, db_block = da[n, rows], db[n, cols]
+        for m, i, j in _tiles(ds.shape[0], ds.shape[1], ds.shape[2], a.shape[2]):
+            r = _tile(left, right, m, i, j, first)  # [n, i, j, d]
+            x = torch.mul(r, ds[m, i, j, None], out=_shaped(second, *r.shape))
+            dw.sub_(x.sum(2).sum((0, 1)), alpha=2)
+            x.addcmul_(x, r, value=-1)  # ds r (1 − r), a quarter of ds (1 − t²)
+            da_block[m, i] += x.sum(2)
+            db_block[m, j] += x.sum(1)
     quarter = 4 * w
     return da.mul_(quarter), db.mul_(quarter), dw, dv

@@ -1,7 +1,6 @@
 """The op `regard::additive`: softmax(scale · w·tanh(a_i + b_j)) · v, with its log-sum-exp, in O(T) memory.
 
-One schema, one implementation per device: `additive_cpu.py` and `additive_gpu.py`, imported when first needed.
-`attention` is what callers use: it takes the shortest way to the kernel that their surroundings allow.
+One schema, one implementation per device, that of the GPU imported when first needed.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor  # at run time too: torch.library reads the annotations
 
-from ...torch_transforms import plain, transformed
 from .. import KernelArguments
 from . import additive_cpu
 
@@ -62,15 +60,15 @@ def additive_backward(
 
 
 def _forward_gpu(*inputs: Any) -> tuple[Tensor, Tensor]:
-    from . import additive_gpu
+    from . import additive_triton
 
-    return additive_gpu.forward(*inputs[:4], options=KernelArguments(*inputs[4:]))
+    return additive_triton.forward(*inputs[:4], options=KernelArguments(*inputs[4:]))
 
 
 def _backward_gpu(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    from . import additive_gpu
+    from . import additive_triton
 
-    return additive_gpu.backward(*inputs[:8], options=KernelArguments(*inputs[8:]))
+    return additive_triton.backward(*inputs[:8], options=KernelArguments(*inputs[8:]))
 
 
 additive.register_kernel("cuda", _forward_gpu)
@@ -98,123 +96,16 @@ def _setup(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
     *tensors, scale, dropout = inputs
     ctx.save_for_backward(*tensors, *output)
     ctx.scale, ctx.dropout = scale, dropout  # type: ignore[attr-defined]
-    ctx.set_materialize_grads(False)
 
 
-def _backward_inputs(ctx: Any, grad: Tensor, grad_lse: Tensor | None) -> tuple[Any, ...]:
+def _gradients(ctx: Any, grad: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:
     a, b, w, v, start, stop, seed, out, lse = ctx.saved_tensors
-    return grad, grad_lse, a, b, w, v, out, lse, start, stop, seed, ctx.scale, ctx.dropout
-
-
-def _gradients(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-    if grad is None and grad_lse is None:
-        return (None,) * 9  # the formula computes the gradient (`second_derivatives.py`)
-    return (*additive_backward(*_backward_inputs(ctx, *_materialized(ctx, grad, grad_lse))), *[None] * 5)
-
-
-def _materialized(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor, Tensor]:
-    *_, out, lse = ctx.saved_tensors
-    return torch.zeros_like(out) if grad is None else grad, torch.zeros_like(lse) if grad_lse is None else grad_lse
-
-
-def _refused(ctx: Any, *grads: Tensor) -> None:
-    raise NotImplementedError('the additive kernel has no second derivative; use attend(..., backend="reference")')
+    gradients = additive_backward(grad, grad_lse, a, b, w, v, out, lse, start, stop, seed, ctx.scale, ctx.dropout)
+    return (*gradients, *[None] * 5)
 
 
 additive.register_autograd(_gradients, setup_context=_setup)
-additive_backward.register_autograd(_refused)
-
-
-def _one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], args: tuple[Any, ...]) -> Any:
-    parts = [
-        op(*(x.select(d, at) if d is not None else x for x, d in zip(args, in_dims, strict=True)))
-        for at in range(info.batch_size)
-    ]
-    outputs = tuple(torch.stack(x) for x in zip(*parts, strict=True))
-    return outputs, (0,) * len(outputs)
-
-
-def _mapped(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
-    """The mapped dimension joins the batch, which the op has anyway; only a mapped `w` or `seed` cannot."""
-    a, b, w, v, start, stop, seed, scale, dropout = args
-    size: int = info.batch_size
-    if in_dims[2] is not None or in_dims[6] is not None:
-        return _one_by_one(additive, info, in_dims, args)
-    count = max(x.shape[1 if d == 0 else 0] for x, d in zip((a, b, v), (*in_dims[:2], in_dims[3]), strict=True))
-
-    def joined(x: Tensor | None, d: int | None) -> Tensor | None:
-        if x is None:
-            return None
-        x = x.movedim(d, 0) if d is not None else x.expand(size, *x.shape)
-        return x.expand(size, count, *x.shape[2:]).flatten(0, 1)
-
-    a, b, v, start, stop = map(joined, (a, b, v, start, stop), (*in_dims[:2], *in_dims[3:6]))
-    outputs = additive(a, b, w, v, start, stop, seed, scale, dropout)
-    return tuple(x.unflatten(0, (size, count)) for x in outputs), (0, 0)
-
-
-additive.register_vmap(_mapped)
-
-
-def _backward_mapped(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
-    # One by one: the gradient of `w` is summed over the batch, and here each mapped entry wants its own.
-    return _one_by_one(additive_backward, info, in_dims, args)
-
-
-additive_backward.register_vmap(_backward_mapped)
-
-
-class TransformableAdditive(torch.autograd.Function):
-    """The same op for torch.func.grad and its kin, which cannot see a gradient registered with torch.library."""
-
-    forward = staticmethod(additive)
-    setup_context = staticmethod(_setup)
-    vmap = staticmethod(_mapped)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-        inputs = _backward_inputs(ctx, *_materialized(ctx, grad, grad_lse))
-        return (*_TransformableBackward.apply(*inputs), *[None] * 5)
-
-
-class _TransformableBackward(torch.autograd.Function):
-    forward = staticmethod(additive_backward)
-    vmap = staticmethod(_backward_mapped)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
-
-    backward = staticmethod(_refused)
-
-
-class _Direct(torch.autograd.Function):
-    """The GPU's kernels without the dispatcher, which takes longer than a decoder's step does."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        *tensors, scale, dropout = inputs
-        outputs = _forward_gpu(*inputs)
-        ctx.save_for_backward(*tensors, *outputs)
-        ctx.scale, ctx.dropout = scale, dropout
-        ctx.set_materialize_grads(False)  # mostly nobody differentiates the log-sum-exp: no zeros for it then
-        return outputs
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # a graph of the gradients is wanted, which the formula has
-            return _gradients(ctx, grad, grad_lse)
-        grad = torch.zeros_like(ctx.saved_tensors[-2]) if grad is None else grad
-        return (*_backward_gpu(*_backward_inputs(ctx, grad, grad_lse)), *[None] * 5)
 
 
 def attention(a: Tensor, b: Tensor, w: Tensor, v: Tensor, options: KernelArguments) -> tuple[Tensor, Tensor]:
-    """What `additive` gives, under torch.compile, torch.func and autograd alike."""
-    inputs = (a, b, w, v, *options)
-    if transformed():
-        return TransformableAdditive.apply(*inputs)  # type: ignore[no-any-return]
-    if not (a.is_cuda and plain(a, b, w, v)):
-        return additive(*inputs)  # type: ignore[no-any-return]
-    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or w.requires_grad or v.requires_grad):
-        return _Direct.apply(*inputs)  # type: ignore[no-any-return]
-    return _forward_gpu(*inputs)
+    return additive(a, b, w, v, *options)  # type: ignore[no-any-return]

@@ -1,5 +1,5 @@
 """Part of an attention matrix as the Triton kernels take it: where its rows begin, which keys they see, how a weight
-comes of a dot product. Nothing is copied that can be read in place.
+comes of a dot product, its row state, how it is cut into blocks. Nothing is copied that can be read in place.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.functional import pad
 
 from ...block_indices import positions, span
-from .result_cache import cached_result
+from ...normalizers.normalizer import RowState
+from .. import ceil
+from ..fast_triton_launch import start_by_name
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Sequence
 
     from jaxtyping import Float, Int
     from torch import Tensor
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from ...normalizers.normalizer import Normalizer
     from ...weights.lazy_weight_matrix import WeightMatrix
 
-KIND = {"softmax": 0, "proportional": 1, "threshold": 2, "hard": 3}  # as weight_functions_triton has them
 _MODIFIERS: tuple[list[str], ...] = ([], ["softcap"], ["alibi"], ["softcap", "alibi"])
 
 
@@ -45,7 +47,7 @@ def refusal(energies: EnergyMatrix, normalize: Normalizer) -> str | None:
         return f"queries are {energies.a.shape[-1]} wide; the kernels hold up to 256"
     if not energies.form.scale > 0:
         return "the scale is not positive, so the best key is not the one of the largest dot product"
-    if normalize.kernel not in KIND:
+    if normalize.kernel != "softmax":
         return f"no kernel for {type(normalize).__name__}"
     if [x.kernel for x in energies.modifiers] not in _MODIFIERS:
         return f"no kernel for modifiers {', '.join(type(x).__name__ for x in energies.modifiers)}"
@@ -74,16 +76,9 @@ class MatrixRegion:
     slopes: Float[Tensor, " n"]
     start: Int[Tensor, "n_or_1 q"] | None
     stop: Int[Tensor, "n_or_1 q"] | None
-    mask_key: Hashable | None
-    """Equal for regions with the same `start` and `stop`; None where that is not known."""
-    causal: bool
-    """Whether later keys are seen by fewer queries."""
-    kind: int
-    power: float
     scale: float
     c: float
-    unit: float
-    """What the kernels take for energies, times this, are the energies: without modifiers they take dot products."""
+    """What the kernels multiply energies by: without modifiers they take dot products for energies."""
     ratio: float
     """The c of energies, over that of the formula: what a state is multiplied by where c multiplies the energies."""
     cap: float
@@ -120,7 +115,6 @@ class MatrixRegion:
             "scale": self.scale,
             "c": self.c,
             "cap": self.cap,
-            "KIND": self.kind,
             "CAP": self.cap > 0,
             "ALIBI": self.alibi,
             "BOUNDED": self.start is not None,
@@ -132,20 +126,6 @@ class MatrixRegion:
     def precision(self) -> dict[str, Any]:
         """Tensor cores take half precision as it is; float32 would be cut to 10 bits unless told not to."""
         return {"PRECISION": "ieee" if self.a.dtype == torch.float32 else "tf32"}
-
-    def bulk(self) -> bool:
-        """Whether the copy engine (Hopper and later) can read the queries: whole rows, on multiples of 16 bytes."""
-        width = self.a.shape[-1]
-        return (
-            self.a.is_cuda
-            and _has_copy_engine(self.a.device)
-            and self.a.dtype != torch.float32
-            and self.align == 16
-            and self.a.data_ptr() % 16 == 0
-            and self.a.stride(-2) % 8 == 0
-            and width >= 16
-            and width & (width - 1) == 0
-        )
 
 
 def matrix_region(w: WeightMatrix, rows: Sequence[int], keys: range | None = None) -> MatrixRegion | None:
@@ -160,12 +140,9 @@ def matrix_region(w: WeightMatrix, rows: Sequence[int], keys: range | None = Non
     for modifier in energies.modifiers:
         modifiers |= modifier.kernel_arguments()
     lag = modifiers.get("offset", 0)
-    start = stop = mask_key = None
+    start = stop = None
     if energies.mask is not None:
-        mask_key = energies.mask.cache_key()
-        if mask_key is not None:
-            mask_key = (mask_key, energies.batch, energies.keys, entries, rows, keys, device)
-        bounds = cached_result(mask_key, lambda: _bounds(energies, entries, rows, keys))
+        bounds = _bounds(energies, entries, rows, keys)
         if bounds is None:
             return None
         start, stop = bounds
@@ -178,9 +155,8 @@ def matrix_region(w: WeightMatrix, rows: Sequence[int], keys: range | None = Non
     if "slopes" in modifiers:
         slopes = modifiers["slopes"].expand(energies.batch).reshape(-1)[list(entries)].to(device)
     # What energies are multiplied by before the row state is subtracted; the kernels take exp2.
-    after = math.log2(math.e) / normalize.temperature if normalize.kernel == "softmax" else normalize.energy_scale
     unit = 1.0 if energies.modifiers else energies.form.scale
-    c = _float32(after * unit)
+    c = _float32(math.log2(math.e) / normalize.temperature * unit)
     return MatrixRegion(
         a=a,
         b=b,
@@ -192,14 +168,8 @@ def matrix_region(w: WeightMatrix, rows: Sequence[int], keys: range | None = Non
         slopes=slopes,
         start=start,
         stop=stop,
-        mask_key=mask_key,
-        causal=energies.mask is not None and energies.mask.is_causal,
-        kind=KIND[normalize.kernel or ""],
-        power=normalize.power,
         scale=energies.form.scale,
         c=c,
-        unit=unit,
-        # c is rounded; scaling the state by the same rounded number makes the two cancel where a weight is large.
         ratio=c / unit * normalize.temperature,
         cap=modifiers.get("cap", 0.0),
         alibi="slopes" in modifiers,
@@ -253,6 +223,186 @@ def _places(rows: Sequence[int], lag: int, device: torch.device) -> Int[Tensor, 
     return positions(span(rows, device), device).int() + lag
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueProducts:
+    """Values and directions of some matrices."""
+
+    v: Float[Tensor, "n k d"]
+    g: Float[Tensor, "n q d"]
+    finite: bool
+    """Whether every value is finite."""
+
+    @staticmethod
+    def of(r: MatrixRegion, v: Tensor, g: Tensor, finite: bool) -> ValueProducts | None:
+        """None where the kernels do not apply: they multiply numbers of one precision, that of queries and keys."""
+        if not v.dtype == g.dtype == r.a.dtype == r.b.dtype or v.shape[-1] > 256 or v.shape[-1] < 1:
+            return None
+        v, g = (x if x.stride(-1) == 1 else x.contiguous() for x in (v, g))
+        return ValueProducts(v, g, finite)
+
+    def arguments(self) -> dict[str, Any]:
+        width = self.v.shape[-1]
+        align = 1 if (self.v.stride(0) % 16 or self.g.stride(0) % 16) else 16
+        return {
+            "g": self.g,
+            "v": self.v,
+            "g_at": _starts(self.g.shape[0], self.g.stride(0) // align, self.g.device),
+            "v_at": _starts(self.v.shape[0], self.v.stride(0) // align, self.v.device),
+            "g_row": self.g.stride(1),
+            "v_row": self.v.stride(1),
+            "DIRECTED": True,
+            "FINITE": self.finite,
+            "DV": width,
+            "BDV": max(16, 1 << (width - 1).bit_length()),
+            "PRODUCT_ALIGN": align,
+        }
+
+
+def no_products(r: MatrixRegion) -> dict[str, Any]:
+    """The same arguments where weights are asked for: no kernel reads them."""
+    own = {"g": r.a, "v": r.b, "g_at": r.q_at, "v_at": r.k_at, "g_row": r.a.stride(-2), "v_row": r.b.stride(-2)}
+    return own | {"DIRECTED": False, "FINITE": True, "DV": 16, "BDV": 16, "PRODUCT_ALIGN": 1}
+
+
+@lru_cache(maxsize=64)
+def _starts(count: int, step: int, device: torch.device) -> Int[Tensor, " n"]:
+    return torch.arange(count, device=device) * step
+
+
+@dataclass(frozen=True, slots=True)
+class KeyBlocks:
+    """Keys cut into blocks of `width`; the last may be smaller. A kernel is compiled for each width, not length."""
+
+    keys: int
+    width: int
+
+    @property
+    def blocks(self) -> int:
+        return ceil(self.keys, self.width)
+
+
+@lru_cache(maxsize=64)
+def edges_of(plan: KeyBlocks, device: torch.device) -> Int[Tensor, "blocks 2"]:
+    """Where each block begins and ends."""
+    first = torch.arange(plan.blocks) * plan.width
+    last = (first + plan.width).clamp_max(plan.keys)
+    return torch.stack([first, last], dim=1).int().to(device)
+
+
+@lru_cache(maxsize=64)
+def _all(plan: KeyBlocks, rows: int, device: torch.device) -> Int[Tensor, "1 blocks 4"]:
+    """Without a mask every query sees every key; only a block that is not full needs looking at."""
+    first, last = edges_of(plan, torch.device("cpu")).T
+    full = last - first == plan.width
+    some = rows * (last > first)
+    ranges = torch.stack([torch.zeros_like(first), some * ~full, some, some], dim=1)
+    return ranges[None].int().to(device)
+
+
+def ranges_of(r: MatrixRegion, plan: KeyBlocks, tall: int) -> tuple[Tensor, Tensor]:
+    """Blocks' edges, and for each [n or 1, blocks, 4] query blocks: from, all seen from, to, and to."""
+    edges, rows = edges_of(plan, r.a.device), ceil(r.queries, tall)
+    if r.start is None or r.stop is None:
+        return edges, _all(plan, rows, r.a.device)
+    at_once = max(1, (1 << 24) // (rows * plan.blocks))
+    parts = [
+        _seen(start, stop, edges, plan, rows, tall, r.keys)
+        for start, stop in zip(r.start.split(at_once), r.stop.split(at_once), strict=True)
+    ]
+    return edges, torch.cat(parts)
+
+
+def _seen(
+    start: Tensor, stop: Tensor, edges: Tensor, plan: KeyBlocks, rows: int, tall: int, keys: int
+) -> Int[Tensor, "n blocks 4"]:
+    first, last = edges.T[:, :, None]  # [blocks, 1]
+    live = stop > start
+
+    def blocked(x: Tensor, fill: int) -> Tensor:
+        """[n, rows, tall]"""
+        return pad(x, (0, rows * tall - x.shape[1]), value=fill).view(-1, rows, tall)
+
+    since = blocked(start.where(live, keys), keys).amin(-1)[:, None]  # [n, 1, rows]
+    until = blocked(stop.where(live, 0), 0).amax(-1)[:, None]
+    some = (since < last) & (until > first) & (last > first)  # [n, blocks, rows]
+    latest, soonest = blocked(start, 0).amax(-1)[:, None], blocked(stop, keys).amin(-1)[:, None]
+    whole = (latest <= first) & (soonest >= last) & (last - first == plan.width)
+    row = torch.arange(rows, device=start.device)
+    begin = torch.where(some, row, rows).amin(-1)
+    end = torch.where(some, row + 1, 0).amax(-1)
+    run = torch.where(whole, row, rows).amin(-1)  # where the first run of whole blocks begins, and where it ends
+    stopped = torch.where(~whole & (row > run[..., None]), row, rows).amin(-1)
+    none = run == rows
+    run, stopped = torch.where(none, end, run), torch.where(none, end, stopped)
+    return torch.stack([torch.minimum(begin, end), run, stopped, torch.maximum(end, stopped)], dim=-1).int()
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How a kernel is cut: queries and keys of one block, warps, stages of the pipeline."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+    registers: int | None = None
+    """The most a thread may use, so that more programs fit a processor."""
+    programs: int = 3
+    """How many fit a processor."""
+
+    def options(self) -> dict[str, Any]:
+        limit = {} if self.registers is None else {"maxnreg": self.registers}
+        return {"BM": self.queries, "BN": self.keys, "num_warps": self.warps, "num_stages": self.stages, **limit}
+
+
+def sizes(r: MatrixRegion, kernel: str) -> Sizes:
+    """Measured on an H200 (benchmarks/statistics_gpu.py); small where a block is only emulated."""
+    if r.a.device.type == "cpu":
+        return Sizes(32, 32, 4, 1)
+    wide = r.a.shape[-1] > 128
+    if r.a.dtype == torch.float32:
+        # Without tensor cores the products are unrolled: large blocks take minutes to compile, and spill.
+        return Sizes(32, 32 if wide else 64, 4, 2)
+    if kernel == "walk":
+        return Sizes(64, 128, 4, 2, None if wide else 168)
+    if kernel == "contributions":
+        return Sizes(64, 64, 4, 2, programs=2)
+    return Sizes(64, 64, 4, 2)
+
+
+def programs(r: MatrixRegion, cut: Sizes) -> int:
+    """How many programs a GPU works on at once."""
+    if r.a.device.type == "cpu":
+        return 2 * r.count
+    return cut.programs * _processors(r.a.device)
+
+
 @cache
-def _has_copy_engine(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device)[0] >= 9
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def kernel_row_state(w: WeightMatrix, r: MatrixRegion) -> Float[Tensor, "n q"] | None:
+    """One number per row, multiplied as the kernels multiply energies; None for rows of large energies, with two.
+
+    c is rounded; scaling the state by the same rounded number makes the two cancel where a weight is large.
+    """
+    state = w.row_state()
+    return None if state.anchor is not None else (state.rest.double() * r.ratio).float().contiguous()
+
+
+def row_state(w: WeightMatrix) -> RowState | None:
+    """The state of the chosen rows by one pass over the keys; None where the kernels do not apply, or one number per
+    row is not enough: PyTorch's energies need a state of their own then."""
+    r = matrix_region(w, w.queries)
+    if r is None:
+        return None
+    from . import row_state_tile_triton
+
+    state, cut = torch.empty(r.count, r.queries, device=r.a.device), sizes(r, "state")
+    options = r.arguments() | r.precision() | cut.options() | {"state": state}
+    start_by_name(row_state_tile_triton.row_state, (ceil(r.queries, cut.queries), r.count, 1), options)
+    state = (state.double() / r.ratio).float()
+    if w.sinks is not None:  # the rest of an empty row is +∞, and stays so: the sink gives no weight to any key
+        state = torch.logaddexp(state, w.sinks[:, None] / w.normalize.temperature)
+    return RowState(state) if w.normalize.holds(state) else None

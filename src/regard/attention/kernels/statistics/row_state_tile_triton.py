@@ -1,50 +1,40 @@
-"""Questions about single rows or single weights: the row state itself, given keys, tiles, W v.
+"""Questions about single rows or single weights: the row state itself, keys at given distances, W v.
 
 Here a program owns a block of queries and looks at the keys they see.
 """
 # mypy: ignore-errors
 # Triton compiles neither `in` nor every conditional expression:
-# ruff: noqa: SIM108, SIM109
 
 import triton
 import triton.language as tl
 
-from .weight_functions_triton import ADDRESSES, HARD, LENGTHS, PROPORTIONAL, SOFTMAX, energies, matrix, weigh
+from .weight_functions_triton import ADDRESSES, LENGTHS, energies, matrix, weigh
 
 
 @triton.jit
 def block_of(
-    q_tile, k, from_k, k_row, keys, i_place, j, low, high, state, scale, cap, slope, key0,
-    HIDDEN: tl.constexpr, KIND: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, PRECISION: tl.constexpr,
+    q_tile, k, from_k, k_row, keys, i_place, j, low, high, scale, cap, slope, key0,
+    CAP: tl.constexpr, ALIBI: tl.constexpr, PRECISION: tl.constexpr,
     D: tl.constexpr, BD: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
-    """Energies of a block of queries and the keys j, HIDDEN where a query does not see a key: [BM, BN]."""
+    """Energies of a block of queries and the keys j, −∞ where a query does not see a key: [BM, BN]."""
     k_tile = matrix(k, from_k, j, k_row, keys, D, BD, ALIGN)
     s = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION)
-    e = energies(s, i_place[:, None], key0 + j[None, :], state[:, None], scale, cap, slope, KIND, CAP, ALIBI)
-    return tl.where((j[None, :] >= low[:, None]) & (j[None, :] < high[:, None]), e, HIDDEN)
+    e = energies(s, i_place[:, None], key0 + j[None, :], scale, cap, slope, CAP, ALIBI)
+    return tl.where((j[None, :] >= low[:, None]) & (j[None, :] < high[:, None]), e, float("-inf"))
 
 
 @triton.jit
 def rows_of(
-    q, q_at, k_at, state, anchor, place, slopes, start, stop, queries, keys, q_row, bound_n,
-    KIND: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, STATED: tl.constexpr, ANCHORED: tl.constexpr,
-    D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, ALIGN: tl.constexpr,
+    q, q_at, k_at, place, slopes, start, stop, queries, keys, q_row, bound_n,
+    ALIBI: tl.constexpr, BOUNDED: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr,
+    ALIGN: tl.constexpr,
 ):  # fmt: skip
     """What a program needs to know about its own rows."""
     n = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BM + tl.arange(0, BM)
     real = i < queries
     q_tile = matrix(q, tl.load(q_at + n), i, q_row, queries, D, BD, ALIGN)
-    if STATED:
-        none: tl.constexpr = -1 if KIND == HARD else 0.0 if KIND == PROPORTIONAL else float("inf")
-        own_state = tl.load(state + n * queries + i, mask=real, other=none)
-    else:
-        own_state = tl.zeros((BM,), tl.float32)
-    if ANCHORED:
-        own_anchor = tl.load(anchor + n * queries + i, mask=real, other=1.0)
-    else:
-        own_anchor = tl.zeros((BM,), tl.float32)
     slope = tl.load(slopes + n) if ALIBI else 0.0
     i_place = tl.load(place + i, mask=real, other=0) if ALIBI else i
     if BOUNDED:
@@ -56,7 +46,7 @@ def rows_of(
         low = tl.zeros((BM,), tl.int32)
         high = tl.where(real, keys, 0)
         since, until = keys * 0, keys
-    return n, i, real, q_tile, own_state, own_anchor, slope, i_place, low, high, since, until, tl.load(k_at + n)
+    return n, i, real, q_tile, slope, i_place, low, high, since, until, tl.load(k_at + n)
 
 
 @triton.jit
@@ -69,167 +59,95 @@ def whole_blocks(low, high, since, until, BN: tl.constexpr):
 
 
 @triton.jit
-def add_to_state(e, most, total, c, KIND: tl.constexpr):
+def add_to_state(e, most, total, c):
     """The largest energy of each row and the sum beside it, joined with a block of energies."""
     more = tl.maximum(most, tl.max(e, axis=1))
-    if KIND == PROPORTIONAL:
-        safe = tl.where(more == 0, 1.0, more)  # no key seen so far: 0 / 0 would be NaN
-        total = total * (most / safe) + tl.sum(e / safe[:, None], axis=1)
-    elif KIND == SOFTMAX:
-        safe = tl.where(more == float("-inf"), 0.0, more)  # and so would ∞ − ∞
-        total = total * tl.exp2((most - safe) * c) + tl.sum(tl.exp2((e - safe[:, None]) * c), axis=1)
+    safe = tl.where(more == float("-inf"), 0.0, more)  # no key seen so far: ∞ − ∞ would be NaN
+    total = total * tl.exp2((most - safe) * c) + tl.sum(tl.exp2((e - safe[:, None]) * c), axis=1)
     return more, total
 
 
 @triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def row_state(
-    q, k, q_at, k_at, place, slopes, start, stop, anchor, rest, queries, keys, q_row, k_row, bound_n, key0, scale, c,
-    cap,
-    KIND: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, PRECISION: tl.constexpr,
+    q, k, q_at, k_at, place, slopes, start, stop, state, queries, keys, q_row, k_row, bound_n, key0, scale, c, cap,
+    CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, PRECISION: tl.constexpr,
     D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
-    """The largest energy of a row and the sum beside it → anchor and rest [n, q].
-
-    softmax log₂ Σ_j 2^(c (e_ij − anchor_i)), proportional Σ_j e_ij / anchor_i; for thresholds the largest energy alone.
-    An empty row has the anchor 0 and the rest +∞, for proportional the anchor 1 and the rest 0.
-    """
-    n, i, real, q_tile, none, _, slope, i_place, low, high, since, until, from_k = rows_of(
-        q, q_at, k_at, q, q, place, slopes, start, stop, queries, keys, q_row, bound_n,
-        KIND, ALIBI, BOUNDED, False, False, D, BD, BM, ALIGN,
-    )  # fmt: skip
-    hidden: tl.constexpr = 0.0 if KIND == PROPORTIONAL else float("-inf")
-    most = tl.full((BM,), hidden, tl.float32)
+    """log₂ Σ_j 2^(c e_ij) → state [n, q], +∞ for an empty row."""
+    n, i, real, q_tile, slope, i_place, low, high, since, until, from_k = rows_of(
+        q, q_at, k_at, place, slopes, start, stop, queries, keys, q_row, bound_n, ALIBI, BOUNDED, D, BD, BM, ALIGN
+    )
+    most = tl.full((BM,), float("-inf"), tl.float32)
     total = tl.zeros((BM,), tl.float32)
     begin, end = whole_blocks(low, high, since, until, BN)
     for at in range(begin, end, BN):
         j = at + tl.arange(0, BN)
         s = tl.dot(q_tile, tl.trans(matrix(k, from_k, j, k_row, keys, D, BD, ALIGN)), input_precision=PRECISION)
-        e = energies(s, i_place[:, None], key0 + j[None, :], none[:, None], scale, cap, slope, KIND, CAP, ALIBI)
-        most, total = add_to_state(e, most, total, c, KIND)
+        e = energies(s, i_place[:, None], key0 + j[None, :], scale, cap, slope, CAP, ALIBI)
+        most, total = add_to_state(e, most, total, c)
     # Before and after these are blocks of which rows see a part.
     for step in range(0, until - since - (end - begin), BN):
         at = since + step + tl.where(since + step < begin, 0, end - begin)
         e = block_of(
-            q_tile, k, from_k, k_row, keys, i_place, at + tl.arange(0, BN), low, high, none, scale, cap, slope, key0,
-            hidden, KIND, CAP, ALIBI, PRECISION, D, BD, ALIGN,
+            q_tile, k, from_k, k_row, keys, i_place, at + tl.arange(0, BN), low, high, scale, cap, slope, key0,
+            CAP, ALIBI, PRECISION, D, BD, ALIGN,
         )  # fmt: skip
-        most, total = add_to_state(e, most, total, c, KIND)
-    empty = (most == hidden) | (high <= low)
-    tl.store(anchor + n * queries + i, tl.where(empty, 1.0 if KIND == PROPORTIONAL else 0.0, most), mask=real)
-    if KIND == SOFTMAX:
-        total = tl.where(empty, float("inf"), tl.log2(total))
-    tl.store(rest + n * queries + i, total, mask=real)
+        most, total = add_to_state(e, most, total, c)
+    empty = (most == float("-inf")) | (high <= low)
+    tl.store(state + n * queries + i, tl.where(empty, float("inf"), most * c + tl.log2(total)), mask=real)
 
 
 @triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def single_weights(
-    q, k, q_at, k_at, state, anchor, place, slopes, start, stop, shifts, best, edges, values, indices, queries, keys,
+    q, k, q_at, k_at, state, place, slopes, start, stop, shifts, values, queries, keys,
     q_row, k_row, bound_n, key0, scale, c, cap, count,
-    ANCHORED: tl.constexpr, KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
-    BOUNDED: tl.constexpr,
-    BEST: tl.constexpr, CANDIDATES: tl.constexpr, GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
+    CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
     BM: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
-    """Single weights by single dot products. With BEST: which of the candidates that `walk` left is the best key,
-    and its weight; else w_{i, i + shift} for `count` shifts, 0 where there is no such key.
-    """
+    """w_{i, i + shift} for `count` shifts by single dot products, 0 where there is no such key."""
     n = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BM + tl.arange(0, BM)
     real = i < queries
     q_tile = matrix(q, tl.load(q_at + n), i, q_row, queries, D, BD, ALIGN).to(tl.float32)
     own_state = tl.load(state + n * queries + i, mask=real, other=0)
-    own_anchor = tl.load(anchor + n * queries + i, mask=real, other=1.0) if ANCHORED else 0.0
     slope = tl.load(slopes + n) if ALIBI else 0.0
     i_place = tl.load(place + i, mask=real, other=0)
     from_k = tl.load(k_at + n)
     low = tl.load(start + n * bound_n + i, mask=real, other=0) if BOUNDED else tl.zeros((BM,), tl.int32)
     high = tl.load(stop + n * bound_n + i, mask=real, other=0) if BOUNDED else low + keys
     row = n * queries + i.to(tl.int64)
-    top_e = tl.full((BM,), float("-inf"), tl.float32)
-    top_j = tl.zeros((BM,), tl.int32)
-    if BEST:
-        packed = tl.load(best + row, mask=real, other=0)
-        looked = packed > -0x7FFFFFFFFFFFFFFF  # a row that sees no key may never have been walked over
-        code = tl.where(looked, 0x7FFFFFFF - (packed & 0x7FFFFFFF).to(tl.int32), 0)
-        block = code // GROUPS
-        first = tl.load(edges + 2 * block, mask=real, other=0) + code % GROUPS * CANDIDATES
-        high = tl.minimum(high, tl.load(edges + 2 * block + 1, mask=real, other=0))
-        top_j = tl.minimum(first, keys - 1)
-    for at in range(CANDIDATES if BEST else count):
-        if BEST:
-            j = first + at
-        else:
-            j = i_place + tl.load(shifts + at) - key0
+    for at in range(count):
+        j = i_place + tl.load(shifts + at) - key0
         seen = real & (j >= low) & (j < high) & (j >= 0) & (j < keys)
         s = tl.sum(
             q_tile * matrix(k, from_k, tl.where(seen, j, keys), k_row, keys, D, BD, ALIGN).to(tl.float32), axis=1
         )
-        e = energies(s, i_place, key0 + j, own_state, scale, cap, slope, KIND, CAP, ALIBI)
-        if BEST:
-            better = seen & (e > top_e)
-            top_e, top_j = tl.where(better, e, top_e), tl.where(better, j, top_j)
-        else:
-            w = tl.where(seen, weigh(e, own_anchor, own_state, c, KIND, POWER, ANCHORED), 0.0)
-            tl.store(values + row * count + at, w, mask=real)
-    if BEST:
-        # The value is the walk's own maximum: the candidates' energies only say which key it was.
-        bits = (packed >> 32).to(tl.int32)
-        most = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
-        w = tl.where(looked & (most > float("-inf")), weigh(most, own_anchor, own_state, c, KIND, POWER, ANCHORED), 0.0)
-        tl.store(values + row, w, mask=real)
-        tl.store(indices + row, top_j.to(tl.int64), mask=real)
-
-
-@triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
-def tile(
-    q, k, q_at, k_at, state, anchor, place, slopes, start, stop, out, queries, keys, q_row, k_row, bound_n, key0, scale,
-    c, cap,
-    ANCHORED: tl.constexpr, KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
-    BOUNDED: tl.constexpr,
-    PRECISION: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    ALIGN: tl.constexpr,
-):  # fmt: skip
-    """The weights themselves: out [n, q, k]."""
-    n, i, real, q_tile, own_state, own_anchor, slope, i_place, low, high, _, _, from_k = rows_of(
-        q, q_at, k_at, state, anchor, place, slopes, start, stop, queries, keys, q_row, bound_n,
-        KIND, ALIBI, BOUNDED, True, ANCHORED, D, BD, BM, ALIGN,
-    )  # fmt: skip
-    j = tl.program_id(2) * BN + tl.arange(0, BN)
-    hidden: tl.constexpr = float("-inf") if KIND == SOFTMAX else 0.0
-    e = block_of(
-        q_tile, k, from_k, k_row, keys, i_place, j, low, high, own_state, scale, cap, slope, key0,
-        hidden, KIND, CAP, ALIBI, PRECISION, D, BD, ALIGN,
-    )  # fmt: skip
-    w = weigh(e, own_anchor[:, None], own_state[:, None], c, KIND, POWER, ANCHORED)
-    w = tl.where((j[None, :] >= low[:, None]) & (j[None, :] < high[:, None]), w, 0.0)
-    there = out + (n * queries + i.to(tl.int64))[:, None] * keys + j[None, :]
-    tl.store(there, w, mask=real[:, None] & (j < keys)[None, :])
+        w = weigh(energies(s, i_place, key0 + j, scale, cap, slope, CAP, ALIBI), own_state, c)
+        tl.store(values + row * count + at, tl.where(seen, w, 0.0), mask=real)
 
 
 @triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def fidelity(
-    q, k, v, z, q_at, k_at, v_at, z_at, state, anchor, place, slopes, start, stop, error, norm, queries, keys, q_row,
+    q, k, v, z, q_at, k_at, v_at, z_at, state, place, slopes, start, stop, error, norm, queries, keys, q_row,
     k_row, v_row, z_row, bound_n, key0, scale, c, cap,
-    ANCHORED: tl.constexpr, KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
-    BOUNDED: tl.constexpr,
-    PRECISION: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr,
+    CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr,
+    BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
     """Σ |W v − z|² and Σ |z|² over a block of rows: error and norm [n, row blocks]."""
-    n, i, _, q_tile, own_state, own_anchor, slope, i_place, low, high, since, until, from_k = rows_of(
-        q, q_at, k_at, state, anchor, place, slopes, start, stop, queries, keys, q_row, bound_n,
-        KIND, ALIBI, BOUNDED, True, ANCHORED, D, BD, BM, ALIGN,
-    )  # fmt: skip
+    n, i, real, q_tile, slope, i_place, low, high, since, until, from_k = rows_of(
+        q, q_at, k_at, place, slopes, start, stop, queries, keys, q_row, bound_n, ALIBI, BOUNDED, D, BD, BM, ALIGN
+    )
+    own_state = tl.load(state + n * queries + i, mask=real, other=float("inf"))
     from_v = tl.load(v_at + n)
-    hidden: tl.constexpr = 0.0 if KIND == PROPORTIONAL or KIND == HARD else float("-inf")
     out = tl.zeros((BM, BDV), tl.float32)
     for at in range(since, until, BN):
         j = at + tl.arange(0, BN)
         e = block_of(
-            q_tile, k, from_k, k_row, keys, i_place, j, low, high, own_state, scale, cap, slope, key0,
-            hidden, KIND, CAP, ALIBI, PRECISION, D, BD, ALIGN,
+            q_tile, k, from_k, k_row, keys, i_place, j, low, high, scale, cap, slope, key0,
+            CAP, ALIBI, PRECISION, D, BD, ALIGN,
         )  # fmt: skip
-        w = weigh(e, own_anchor[:, None], own_state[:, None], c, KIND, POWER, ANCHORED)
+        w = weigh(e, own_state[:, None], c)
         v_tile = matrix(v, from_v, j, v_row, keys, DV, BDV, 1)
         # Two half-precision terms carry the 16 leading bits of a weight, so that rounding it is not what is measured.
         near = w.to(v_tile.dtype)

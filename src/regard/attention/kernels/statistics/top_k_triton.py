@@ -1,8 +1,7 @@
 """The k largest weights of every row, or contributions of largest size. A program owns a block of queries and looks at
 the keys they see.
 
-First `threshold` looks at a sample of the keys. Then `top` looks at all of them, and searches a block of keys only as
-often as some row finds in it a number above its threshold and above the least of its best so far.
+A block of keys is searched only as often as some row finds in it a number above the least of its best so far.
 
 What is compared is the energy of a weight, whose order is that of the weights of a row, and of a contribution
 `size_code`.
@@ -27,19 +26,19 @@ from .weight_functions_triton import (
 
 @triton.jit
 def scores(
-    q_tile, g_tile, k, v, from_k, from_v, k_row, v_row, keys, i_place, j, low, high, state, anchor, scale, c, cap,
+    q_tile, g_tile, k, v, from_k, from_v, k_row, v_row, keys, i_place, j, low, high, state, scale, c, cap,
     slope, key0,
-    MASKED: tl.constexpr, DIRECTED: tl.constexpr, FINITE: tl.constexpr, ANCHORED: tl.constexpr, KIND: tl.constexpr,
-    POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr,
+    MASKED: tl.constexpr, DIRECTED: tl.constexpr, FINITE: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
+    PRECISION: tl.constexpr, D: tl.constexpr,
     BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, ALIGN: tl.constexpr, PRODUCT_ALIGN: tl.constexpr,
 ):  # fmt: skip
     """What is compared, of a block of queries and the keys j: [BM, BN]. With MASKED the least where a key is hidden."""
     s = tl.dot(q_tile, tl.trans(matrix(k, from_k, j, k_row, keys, D, BD, ALIGN)), input_precision=PRECISION)
-    score = energies(s, i_place[:, None], key0 + j[None, :], state[:, None], scale, cap, slope, KIND, CAP, ALIBI)
+    score = energies(s, i_place[:, None], key0 + j[None, :], scale, cap, slope, CAP, ALIBI)
     if DIRECTED:
         v_tile = matrix(v, from_v, j, v_row, keys, DV, BDV, PRODUCT_ALIGN)
         product = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION)
-        w = weigh(score, anchor[:, None], state[:, None], c, KIND, POWER, ANCHORED)
+        w = weigh(score, state[:, None], c)
         score = size_code(contribution(w, product, FINITE))
     if MASKED:
         none: tl.constexpr = -0x80000000 if DIRECTED else float("-inf")
@@ -47,56 +46,8 @@ def scores(
     return score
 
 
-@triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
-def threshold(
-    q, k, g, v, q_at, k_at, g_at, v_at, state, anchor, place, slopes, start, stop, least, queries, keys, q_row, k_row,
-    g_row, v_row, bound_n, key0, scale, c, cap, count,
-    ANCHORED: tl.constexpr, KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
-    BOUNDED: tl.constexpr, DIRECTED: tl.constexpr, FINITE: tl.constexpr, SAMPLE: tl.constexpr, PRECISION: tl.constexpr,
-    D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    ALIGN: tl.constexpr, PRODUCT_ALIGN: tl.constexpr,
-):  # fmt: skip
-    """A score that `count` keys of the row reach at least, from a sample of the keys: least [n, q].
-
-    The least of all where the sample has fewer. `top` then passes over what is not above it.
-    """
-    n, i, real, q_tile, own_state, own_anchor, slope, i_place, low, high, since, until, from_k = rows_of(
-        q, q_at, k_at, state, anchor, place, slopes, start, stop, queries, keys, q_row, bound_n,
-        KIND, ALIBI, BOUNDED, True, ANCHORED, D, BD, BM, ALIGN,
-    )  # fmt: skip
-    kind: tl.constexpr = tl.int32 if DIRECTED else tl.float32
-    none: tl.constexpr = -0x80000000 if DIRECTED else float("-inf")
-    if DIRECTED:
-        g_tile, from_v = matrix(g, tl.load(g_at + n), i, g_row, queries, DV, BDV, PRODUCT_ALIGN), tl.load(v_at + n)
-    else:
-        g_tile, from_v = q_tile, from_k
-    # Each column keeps the largest score that it has met: BN different keys, of which the count-th is a bound.
-    most = tl.full((BM, BN), none, kind)
-    for at in range(since, until, BN * SAMPLE):
-        # One key of each SAMPLE, in each block another one: keys may have a pattern.
-        j = at + tl.arange(0, BN) * SAMPLE + (at // BN) % SAMPLE
-        score = scores(
-            q_tile, g_tile, k, v, from_k, from_v, k_row, v_row, keys, i_place, j, low, high, own_state, own_anchor,
-            scale, c, cap, slope, key0, True, DIRECTED, FINITE, ANCHORED, KIND, POWER, CAP, ALIBI, PRECISION, D, BD,
-            DV, BDV, ALIGN, PRODUCT_ALIGN,
-        )  # fmt: skip
-        most = tl.maximum(most, score)
-    column = tl.arange(0, BN)[None, :]
-    bound = tl.max(most, axis=1)
-    for _ in range(1, count):
-        which = tl.min(tl.where(most == bound[:, None], column, BN), axis=1)  # one of equal scores, not all
-        most = tl.where(column == which[:, None], none, most)
-        bound = tl.max(most, axis=1)
-    # Below the score itself, which another kernel may round differently.
-    if DIRECTED:
-        bound = tl.maximum(bound, none + 256) - 256
-    else:
-        bound = tl.where(bound == none, bound, bound - tl.abs(bound) * 1e-5 - 1e-30)
-    tl.store(least + n * queries + i, bound, mask=real)
-
-
 @triton.jit
-def keep_best(score, at, kept, keys_kept, least, floor, NONE: tl.constexpr, BN: tl.constexpr, SLOTS: tl.constexpr):
+def keep_best(score, at, kept, keys_kept, least, NONE: tl.constexpr, BN: tl.constexpr, SLOTS: tl.constexpr):
     """The best so far of each row, joined with a block of keys. It is searched as often as a row finds a better one."""
     col, slots = tl.arange(0, BN), tl.arange(0, SLOTS)
     most = tl.max(score, axis=1)
@@ -109,25 +60,25 @@ def keep_best(score, at, kept, keys_kept, least, floor, NONE: tl.constexpr, BN: 
         kept = tl.where(hit, most[:, None], kept)
         keys_kept = tl.where(hit, at + which[:, None], keys_kept)
         score = tl.where(col[None, :] == which[:, None], NONE, score)
-        least = tl.maximum(tl.min(kept, axis=1), floor)
+        least = tl.min(kept, axis=1)
         most = tl.max(score, axis=1)
     return kept, keys_kept, least
 
 
 @triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def top(
-    q, k, g, v, q_at, k_at, g_at, v_at, state, anchor, place, slopes, start, stop, least, values, indices, queries,
+    q, k, g, v, q_at, k_at, g_at, v_at, state, place, slopes, start, stop, values, indices, queries,
     keys, q_row, k_row, g_row, v_row, bound_n, key0, scale, c, cap, count,
-    ANCHORED: tl.constexpr, KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
-    BOUNDED: tl.constexpr, DIRECTED: tl.constexpr, FINITE: tl.constexpr, SLOTS: tl.constexpr,
+    CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, DIRECTED: tl.constexpr, FINITE: tl.constexpr,
+    SLOTS: tl.constexpr,
     PRECISION: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr, ALIGN: tl.constexpr, PRODUCT_ALIGN: tl.constexpr,
 ):  # fmt: skip
     """The `count` largest weights, or contributions by size, of every row, largest first: [n, q, count]."""
-    n, i, real, q_tile, own_state, own_anchor, slope, i_place, low, high, since, until, from_k = rows_of(
-        q, q_at, k_at, state, anchor, place, slopes, start, stop, queries, keys, q_row, bound_n,
-        KIND, ALIBI, BOUNDED, True, ANCHORED, D, BD, BM, ALIGN,
-    )  # fmt: skip
+    n, i, real, q_tile, slope, i_place, low, high, since, until, from_k = rows_of(
+        q, q_at, k_at, place, slopes, start, stop, queries, keys, q_row, bound_n, ALIBI, BOUNDED, D, BD, BM, ALIGN
+    )
+    own_state = tl.load(state + n * queries + i, mask=real, other=float("inf"))
     kind: tl.constexpr = tl.int32 if DIRECTED else tl.float32
     none: tl.constexpr = -0x80000000 if DIRECTED else float("-inf")
     over: tl.constexpr = 0x7FFFFFFF if DIRECTED else float("inf")
@@ -140,25 +91,24 @@ def top(
     kept = tl.full((BM, SLOTS), none, kind)
     kept = tl.where((slots < count)[None, :], kept, over)
     keys_kept = tl.zeros((BM, SLOTS), tl.int32)
-    floor = tl.load(least + n * queries + i, mask=real, other=over)
-    reached = floor
+    reached = tl.where(real, none, over)
     begin, end = whole_blocks(low, high, since, until, BN)
     for at in range(begin, end, BN):
         score = scores(
             q_tile, g_tile, k, v, from_k, from_v, k_row, v_row, keys, i_place, at + tl.arange(0, BN), low, high,
-            own_state, own_anchor, scale, c, cap, slope, key0, False, DIRECTED, FINITE, ANCHORED, KIND, POWER, CAP,
+            own_state, scale, c, cap, slope, key0, False, DIRECTED, FINITE, CAP,
             ALIBI, PRECISION, D, BD, DV, BDV, ALIGN, PRODUCT_ALIGN,
         )  # fmt: skip
-        kept, keys_kept, reached = keep_best(score, at, kept, keys_kept, reached, floor, none, BN, SLOTS)
+        kept, keys_kept, reached = keep_best(score, at, kept, keys_kept, reached, none, BN, SLOTS)
     # Before and after these are blocks of which rows see a part.
     for step in range(0, until - since - (end - begin), BN):
         at = since + step + tl.where(since + step < begin, 0, end - begin)
         score = scores(
             q_tile, g_tile, k, v, from_k, from_v, k_row, v_row, keys, i_place, at + tl.arange(0, BN), low, high,
-            own_state, own_anchor, scale, c, cap, slope, key0, True, DIRECTED, FINITE, ANCHORED, KIND, POWER, CAP,
+            own_state, scale, c, cap, slope, key0, True, DIRECTED, FINITE, CAP,
             ALIBI, PRECISION, D, BD, DV, BDV, ALIGN, PRODUCT_ALIGN,
         )  # fmt: skip
-        kept, keys_kept, reached = keep_best(score, at, kept, keys_kept, reached, floor, none, BN, SLOTS)
+        kept, keys_kept, reached = keep_best(score, at, kept, keys_kept, reached, none, BN, SLOTS)
     kept = tl.where((slots < count)[None, :], kept, none)
     keys_kept = tl.where(slots[None, :] < count, keys_kept, 0x7FFFFFFF)
     out = (n * queries + i.to(tl.int64)) * count
@@ -177,6 +127,6 @@ def top(
         if DIRECTED:
             value = tl.where(lost, float("nan"), number_of_code(best))
         else:
-            value = weigh(tl.where(lost, 0.0, best), own_anchor, own_state, c, KIND, POWER, ANCHORED)
+            value = weigh(tl.where(lost, 0.0, best), own_state, c)
         tl.store(values + out + rank, tl.where((extra < 0) | lost, value, 0.0), mask=real)
         tl.store(indices + out + rank, key.to(tl.int64), mask=real)

@@ -5,17 +5,15 @@
 import triton
 import triton.language as tl
 
-SOFTMAX, PROPORTIONAL, THRESHOLD, HARD = (tl.constexpr(x) for x in range(4))
-
 LENGTHS = [
-    "queries", "keys", "bound_n", "range_n", "chosen_n", "blocks", "first_strip", "by_strip", "by_turn", "turns",
+    "queries", "keys", "bound_n", "range_n", "chosen_n", "blocks", "turns",
     "map_rows", "map_cols", "key0", "count",
 ]  # fmt: skip
 """Arguments that change with a sequence's length. Triton would compile a kernel anew for 1 and for multiples of 16."""
 ADDRESSES = [
-    "q_at", "k_at", "state", "anchor", "rest", "place", "slopes", "start", "stop", "edges", "ranges", "row_cells",
-    "col_cells", "chosen", "entropy", "on", "mass", "sums", "received", "received_size", "best", "cells", "least",
-    "shifts", "values", "indices", "out", "z_at", "v_at", "g_at", "error", "norm",
+    "q_at", "k_at", "state", "place", "slopes", "start", "stop", "edges", "ranges", "row_cells",
+    "col_cells", "chosen", "entropy", "on", "sums", "received", "received_size", "cells", "shifts", "values",
+    "indices", "z_at", "v_at", "g_at", "error", "norm",
 ]  # fmt: skip
 """Tensors whose alignment no kernel uses, and which may begin anywhere."""
 
@@ -29,55 +27,24 @@ def tanh(y):
 
 
 @triton.jit
-def energies(s, i, j, state, scale, cap, slope, KIND: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr):
+def energies(s, i, j, scale, cap, slope, CAP: tl.constexpr, ALIBI: tl.constexpr):
     """What the modifiers make of dot products; without any the dot products, since `weigh` scales.
 
-    `i` and `j` are positions in the model. A hard choice needs no energy: its weight stands in for it.
+    `i` and `j` are positions in the model.
     """
-    if KIND == HARD:
-        s = tl.where(j == state, 1.0, 0.0)
-    else:
-        if CAP or ALIBI:
-            s = s * scale
-        if CAP:
-            s = cap * tanh(s / cap)
-        if ALIBI:
-            s = s - slope * tl.abs(i - j).to(tl.float32)
+    if CAP or ALIBI:
+        s = s * scale
+    if CAP:
+        s = cap * tanh(s / cap)
+    if ALIBI:
+        s = s - slope * tl.abs(i - j).to(tl.float32)
     return s
 
 
 @triton.jit
-def relative(e, anchor, c, ANCHORED: tl.constexpr):
-    """c e, for rows of large energies c (e − anchor): what state is subtracted from. No energy is above the anchor,
-    but a block of another size may round one otherwise, and the difference may be large where energies are."""
-    if ANCHORED:
-        e = tl.minimum(e - anchor, 0.0, propagate_nan=tl.PropagateNan.ALL)
-    return e * c
-
-
-@triton.jit
-def weigh(e, anchor, state, c, KIND: tl.constexpr, POWER: tl.constexpr, ANCHORED: tl.constexpr):
-    """w from energies and row state, as `normalizers/` has it; `kernel_row_state.py` prepares anchor and state."""
-    if KIND == SOFTMAX:
-        w = tl.exp2(relative(e, anchor, c, ANCHORED) - state)
-    elif KIND == PROPORTIONAL:
-        w = (e / anchor if ANCHORED else e * c) * state
-    elif KIND == THRESHOLD:
-        w = tl.maximum(relative(e, anchor, c, ANCHORED) - state, 0.0)
-        if POWER == 2:
-            w = w * w
-        elif POWER != 1:
-            w = tl.where(w > 0, tl.exp2(tl.log2(tl.where(w > 0, w, 1.0)) * POWER), 0.0)
-    else:
-        w = e
-    return w
-
-
-@triton.jit
-def ordered(x):
-    """Whole numbers in the order of these floats, so that an integer maximum is theirs."""
-    bits = x.to(tl.int32, bitcast=True)
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+def weigh(e, state, c):
+    """w from energies and row state, which `kernel_row_state.py` prepares."""
+    return tl.exp2(e * c - state)
 
 
 @triton.jit
@@ -101,18 +68,6 @@ def contribution(w, product, FINITE: tl.constexpr):
     if not FINITE:
         x = tl.where(w == 0, 0.0, x)
     return x
-
-
-@triton.jit
-def log2(x, PTX: tl.constexpr):
-    """log₂ x of a normal number. The compiler's own takes some twenty instructions, the GPU's one."""
-    if PTX:
-        log = tl.inline_asm_elementwise(
-            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
-    else:
-        log = tl.log2(x)
-    return log
 
 
 @triton.jit

@@ -12,25 +12,11 @@ and sums of sizes beside sums.
 """
 # mypy: ignore-errors
 # Triton compiles neither `in` nor every conditional expression:
-# ruff: noqa: SIM108, SIM109
 
 import triton
 import triton.language as tl
 
-from .weight_functions_triton import (
-    ADDRESSES,
-    HARD,
-    LENGTHS,
-    PROPORTIONAL,
-    SOFTMAX,
-    contribution,
-    energies,
-    log2,
-    matrix,
-    ordered,
-    relative,
-    weigh,
-)
+from .weight_functions_triton import ADDRESSES, LENGTHS, contribution, energies, matrix, weigh
 
 
 @triton.jit
@@ -74,9 +60,7 @@ def part_count(offset, length, parts):
 
 
 @triton.jit
-def pooled(
-    e, anchor, state, c, KIND: tl.constexpr, POWER: tl.constexpr, ANCHORED: tl.constexpr, DIRECTED: tl.constexpr
-):  # fmt: skip
+def pooled(e, state, c, DIRECTED: tl.constexpr):
     """What a map joins: codes of contributions as they are; of the largest energies the weights, 0 if there is none.
 
     Weights are ≥ 0, where the order of floats is that of their bits.
@@ -84,7 +68,7 @@ def pooled(
     if DIRECTED:
         code = e
     else:
-        w = tl.where(e == float("-inf"), 0.0, weigh(e, anchor, state, c, KIND, POWER, ANCHORED))
+        w = tl.where(e == float("-inf"), 0.0, weigh(e, state, c))
         code = w.to(tl.int32, bitcast=True)
     return code
 
@@ -129,39 +113,29 @@ def join_cells(
 
 @triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def walk(
-    q, k, g, v, q_at, k_at, g_at, v_at, state, anchor, place, slopes, start, stop, edges, ranges, row_cells, col_cells,
-    chosen, entropy, on, mass, sums, received, received_size, best, cells, queries, keys, q_row, k_row, g_row, v_row,
-    bound_n, range_n, chosen_n, blocks, first_strip, by_strip, by_turn, turns, map_rows, map_cols, key0, scale, c, cap,
-    ANCHORED: tl.constexpr, KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
-    BOUNDED: tl.constexpr, DIRECTED: tl.constexpr, FINITE: tl.constexpr, ENTROPY: tl.constexpr, ON: tl.constexpr,
-    MASS: tl.constexpr, SUMS: tl.constexpr, SIZES: tl.constexpr, RECEIVED: tl.constexpr, RECEIVED_SIZE: tl.constexpr,
-    BEST: tl.constexpr, MAP: tl.constexpr, SPLIT: tl.constexpr, ROW_GROUP: tl.constexpr, COL_GROUP: tl.constexpr,
-    CANDIDATES: tl.constexpr, PRECISION: tl.constexpr, PRODUCT_PRECISION: tl.constexpr, D: tl.constexpr,
+    q, k, g, v, q_at, k_at, g_at, v_at, state, place, slopes, start, stop, edges, ranges, row_cells, col_cells,
+    chosen, entropy, on, sums, received, received_size, cells, queries, keys, q_row, k_row, g_row, v_row,
+    bound_n, range_n, chosen_n, blocks, turns, map_rows, map_cols, key0, scale, c, cap,
+    CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, DIRECTED: tl.constexpr, FINITE: tl.constexpr,
+    ENTROPY: tl.constexpr, ON: tl.constexpr,
+    SUMS: tl.constexpr, SIZES: tl.constexpr, RECEIVED: tl.constexpr, RECEIVED_SIZE: tl.constexpr,
+    MAP: tl.constexpr, SPLIT: tl.constexpr, ROW_GROUP: tl.constexpr, COL_GROUP: tl.constexpr,
+    PRECISION: tl.constexpr, PRODUCT_PRECISION: tl.constexpr, D: tl.constexpr,
     BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SLABS: tl.constexpr,
-    ALIGN: tl.constexpr, PRODUCT_ALIGN: tl.constexpr, BULK: tl.constexpr, PTX: tl.constexpr,
+    ALIGN: tl.constexpr, PRODUCT_ALIGN: tl.constexpr,
 ):  # fmt: skip
     strip, n, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     strips, parts = tl.num_programs(0), tl.num_programs(2)
     own = (n.to(tl.int64) * strips + strip) * queries  # this program's slot among the row sums
-    entropy, on, mass, sums = entropy + own, on + own, mass + own, sums + own
+    entropy, on, sums = entropy + own, on + own, sums + own
     # Kinds of sums, as far as asked for: of contributions, of sizes, of sizes times their logarithms, over chosen keys.
     plane = tl.num_programs(1).to(tl.int64) * strips * queries
     CHOSEN: tl.constexpr = 1 + (2 if ENTROPY else 1 if SIZES else 0)
     from_q, from_k = tl.load(q_at + n), tl.load(k_at + n)
     slope = tl.load(slopes + n) if ALIBI else 0.0
-    if BULK:  # blocks of queries by the copy engine: one thread asks, none computes addresses
-        all_q = tl.make_tensor_descriptor(
-            q + from_q * ALIGN, shape=[queries, D], strides=[q_row.to(tl.int64), 1], block_shape=[BM, BD]
-        )
     if DIRECTED:
         from_g, from_v = tl.load(g_at + n), tl.load(v_at + n)
-    if DIRECTED and BULK:
-        all_g = tl.make_tensor_descriptor(
-            g + from_g * PRODUCT_ALIGN, shape=[queries, DV], strides=[g_row.to(tl.int64), 1], block_shape=[BM, BDV]
-        )
     state += n.to(tl.int64) * queries
-    anchor += n.to(tl.int64) * queries
-    best += n.to(tl.int64) * queries
     cells += n.to(tl.int64) * map_rows * map_cols
     received += (n.to(tl.int64) * parts + part) * keys
     received_size += (n.to(tl.int64) * parts + part) * keys
@@ -169,12 +143,10 @@ def walk(
     ranges += n * range_n
     QUADS: tl.constexpr = q.dtype.element_ty != tl.float32  # whose products are not the tensor core's
     order = key_group(tl.arange(0, BN), BN, 1, QUADS)
-    groups: tl.constexpr = BN // CANDIDATES
     none: tl.constexpr = 0 if DIRECTED else float("-inf")
     for turn in range(turns):
         # Every second turn the strips go in reverse: under a causal mask later keys are seen by fewer queries.
-        column = tl.where((turn % 2 == 1) & (by_turn == strips), strips - 1 - strip, strip)
-        block = (first_strip + column) * by_strip + turn * by_turn
+        block = turn * strips + tl.where(turn % 2 == 1, strips - 1 - strip, strip)
         if block < blocks:
             first, last = tl.load(edges + 2 * block), tl.load(edges + 2 * block + 1)  # keys first ≤ j < last
             j = first + order
@@ -213,15 +185,11 @@ def walk(
                     i = rows * BM + tl.arange(0, BM)
                     real = i < queries
                     # Beyond the last query: a state that gives no weight.
-                    nothing: tl.constexpr = -1 if KIND == HARD else 0.0 if KIND == PROPORTIONAL else float("inf")
-                    own_state = tl.load(state + i, mask=real, other=nothing)
-                    own_anchor = tl.load(anchor + i, mask=real, other=1.0)[:, None] if ANCHORED else 0.0
+                    own_state = tl.load(state + i, mask=real, other=float("inf"))
                     if ENTROPY and not DIRECTED:
                         old_entropy = tl.load(entropy + i, mask=real, other=0.0)
                     if ON and not DIRECTED:
                         old_on = tl.load(on + i, mask=real, other=0.0)
-                    if MASS:
-                        old_mass = tl.load(mass + i, mask=real, other=0.0)
                     if SUMS:
                         old_total = tl.load(sums + i, mask=real, other=0.0)
                         if SIZES:
@@ -230,13 +198,10 @@ def walk(
                             old_logs = tl.load(sums + 2 * plane + i, mask=real, other=0.0)
                         if ON:
                             old_chosen = tl.load(sums + CHOSEN * plane + i, mask=real, other=0.0)
-                    if BULK:
-                        q_tile = all_q.load([rows * BM, 0])
-                    else:
-                        q_tile = matrix(q, from_q, i, q_row, queries, D, BD, ALIGN)
+                    q_tile = matrix(q, from_q, i, q_row, queries, D, BD, ALIGN)
                     s = tl.dot(q_tile, keys_t, input_precision=PRECISION)
                     where = tl.load(place + i, mask=real, other=0)[:, None] if ALIBI else 0
-                    e = energies(s, where, key0 + j[None, :], own_state[:, None], scale, cap, slope, KIND, CAP, ALIBI)
+                    e = energies(s, where, key0 + j[None, :], scale, cap, slope, CAP, ALIBI)
                     existing = e
                     if not whole:
                         exists = (j < last)[None, :]
@@ -245,53 +210,36 @@ def walk(
                             low = tl.load(start + i, mask=real, other=0)[:, None]
                             high = tl.load(stop + i, mask=real, other=0)[:, None]
                             seen = seen & (j[None, :] >= low) & (j[None, :] < high)
-                        e = tl.where(seen, e, 0.0 if KIND == PROPORTIONAL or KIND == HARD else float("-inf"))
+                        e = tl.where(seen, e, float("-inf"))
                         # A hidden key has weight 0, which may be the largest; one that does not exist has none.
                         existing = tl.where(exists, e, float("-inf"))
                     if DIRECTED:
-                        if BULK:
-                            g_tile = all_g.load([rows * BM, 0])
-                        else:
-                            g_tile = matrix(g, from_g, i, g_row, queries, DV, BDV, PRODUCT_ALIGN)
+                        g_tile = matrix(g, from_g, i, g_row, queries, DV, BDV, PRODUCT_ALIGN)
                         product = tl.dot(g_tile, values_t, input_precision=PRODUCT_PRECISION)
-                        w = weigh(e, own_anchor, own_state[:, None], c, KIND, POWER, ANCHORED)
+                        w = weigh(e, own_state[:, None], c)
                         x = contribution(w, product, FINITE)
                         if MAP:
                             existing = map_code(x)
-                    if BEST:
-                        # The best of every CANDIDATES keys; which of them it is, is asked later.
-                        few = group_max(existing, BM, BN, CANDIDATES, QUADS)
-                        top, slot = tl.max(few, axis=1, return_indices=True)  # [BM]
-                        code = 0x7FFFFFFF - (block * groups + key_group(slot, BN, CANDIDATES, QUADS))
-                        packed = (ordered(top).to(tl.int64) << 32) | code.to(tl.int64)
-                        tl.atomic_max(best + i, packed, mask=real, sem="relaxed")
                     if MAP:
                         if SPLIT:
                             right = group_max(tl.where(beyond, existing, none), BM, BN, COL_GROUP, QUADS)
                             join_cells(
-                                pooled(right, own_anchor, own_state[:, None], c, KIND, POWER, ANCHORED, DIRECTED),
+                                pooled(right, own_state[:, None], c, DIRECTED),
                                 col + 1, col_exists & (col + 1 < map_cols), row_cells, rows * BM, queries, cells,
                                 map_cols, BM, ROW_GROUP, SPLIT,
                             )  # fmt: skip
                             left = group_max(tl.where(beyond, none, existing), BM, BN, COL_GROUP, QUADS)
-                        elif BEST and COL_GROUP > CANDIDATES and CANDIDATES > 1 and QUADS:
-                            joined = tl.reshape(few, (BM, BN // 4 // COL_GROUP, COL_GROUP // CANDIDATES, 4))
-                            left = tl.reshape(tl.max(joined, axis=2), (BM, BN // COL_GROUP))
                         else:
                             left = group_max(existing, BM, BN, COL_GROUP, QUADS)  # [BM, groups]
                         join_cells(
-                            pooled(left, own_anchor, own_state[:, None], c, KIND, POWER, ANCHORED, DIRECTED), col,
+                            pooled(left, own_state[:, None], c, DIRECTED), col,
                             col_exists, row_cells, rows * BM, queries, cells, map_cols, BM, ROW_GROUP, SPLIT,
                         )  # fmt: skip
-                    if not DIRECTED and (ENTROPY or ON or MASS or RECEIVED):
-                        if KIND == SOFTMAX:
-                            log = relative(e, own_anchor, c, ANCHORED) - own_state[:, None]
-                            if ANCHORED or not whole:  # keep −∞ out of w · log w, and let NaN through
-                                log = tl.maximum(log, -1e30, propagate_nan=tl.PropagateNan.ALL)
-                            x = tl.exp2(log)
-                        else:
-                            x = weigh(e, own_anchor, own_state[:, None], c, KIND, POWER, ANCHORED)
-                            log = tl.log2(tl.where(x > 0, x, 1.0)) if ENTROPY else x
+                    if not DIRECTED and (ENTROPY or ON or RECEIVED):
+                        log = e * c - own_state[:, None]
+                        if not whole:  # keep −∞ out of w · log w, and let NaN through
+                            log = tl.maximum(log, -1e30, propagate_nan=tl.PropagateNan.ALL)
+                        x = tl.exp2(log)
                         if ENTROPY:
                             tl.store(entropy + i, old_entropy + tl.sum(x * log, axis=1), mask=real)
                         if ON:
@@ -302,14 +250,11 @@ def walk(
                         if SIZES:
                             tl.store(sums + plane + i, old_sizes + tl.sum(size, axis=1), mask=real)
                         if ENTROPY:
-                            logs = tl.sum(size * log2(size + 2e-38, PTX), axis=1)
+                            logs = tl.sum(size * tl.log2(size + 2e-38), axis=1)
                             tl.store(sums + 2 * plane + i, old_logs + logs, mask=real)
                         if ON:
                             of_chosen = tl.sum(x * picked[None, :], axis=1)
                             tl.store(sums + CHOSEN * plane + i, old_chosen - of_chosen, mask=real)
-                    if MASS:
-                        row_mass = tl.sum(x, axis=1)
-                        tl.store(mass + i, old_mass + (-row_mass if DIRECTED else row_mass), mask=real)
                     if RECEIVED:
                         # A thread of the tensor core's layout holds rows r and r + 8: this sum moves nothing.
                         pairs = tl.sum(tl.reshape(x, (SLABS, BM // 16 // SLABS, 2, 8, BN)), axis=2)
@@ -317,7 +262,7 @@ def walk(
                     if RECEIVED_SIZE:
                         pairs = tl.sum(tl.reshape(tl.abs(x), (SLABS, BM // 16 // SLABS, 2, 8, BN)), axis=2)
                         taken_size += tl.sum(pairs, axis=0)
-            if ENTROPY or ON or MASS or SUMS:
+            if ENTROPY or ON or SUMS:
                 tl.debug_barrier()  # other threads may read for the next block what these have written
             if RECEIVED:
                 of_keys = tl.sum(tl.sum(taken, axis=0), axis=0)

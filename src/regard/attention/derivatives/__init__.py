@@ -1,1 +1,0 @@
-"""Derivatives of every order: of walks over blocks, and of kernels that have a first one only."""

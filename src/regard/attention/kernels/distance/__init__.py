@@ -1,1 +1,0 @@
-"""Kernels of Gaussian and inverse-distance attention: the op and its Triton implementation."""
