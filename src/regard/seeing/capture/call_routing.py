@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..effects.interventions import Intervention
+    from ..taps_written import OpenSoftmax
     from .call_inputs_and_output import Record
     from .recording.call_log import CallLog
-    from .taps.function_mode import FollowingMode
     from .watch import Watch
-    from .written_attention import OpenSoftmax
 
 watches: tuple[Watch, ...] = ()
 """The open watches. Replaced as a whole, never changed in place: threads read it without a lock."""
@@ -68,8 +67,8 @@ class ThreadState:
     """What the taps know of the code that runs in one thread."""
 
     __slots__ = (
-        "called", "captured", "interface_call", "log", "memory_accesses", "multihead", "multihead_forward",
-        "paused_trace", "repeated", "softmaxes", "suspended", "trace", "unheard",
+        "called", "captured", "interface_call", "log", "multihead", "multihead_forward", "repeated", "softmaxes",
+        "suspended", "unheard",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -85,16 +84,10 @@ class ThreadState:
         """The id of the module whose call is logged there."""
         self.repeated: list[tuple[Tensor, Tensor]] = []
         """Keys and values whose heads were repeated for that call, each with those before."""
-        self.memory_accesses = 0
-        """How often tensors may have been written to without their version counters: `x.data`, `x.numpy()`."""
-        self.trace: FollowingMode | None = None
-        """From a product to the softmax after it, and from there to the product with values: what follows them."""
         self.multihead_forward: nn.Module | None = None
         """The nn.MultiheadAttention whose `forward` runs. Modules that compute its parameters may run inside it."""
         self.multihead: nn.Module | None = None
         """The same inside `F.multi_head_attention_forward`, which calls no module."""
-        self.paused_trace: FollowingMode | None = None
-        """Inside an attention: what follows further scores after it."""
         self.suspended = False
         """Inside a call that is reported as a whole: the functions it is made of are not reported."""
         self.interface_call: InterfaceCall | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from .call_log import LoggedCall
     from .key_growth import KeyGrowth
 
+MATRICES = 8 << 30
+"""Bytes of whole weight matrices that a watch without a limit of its own holds: of models that compute their weights in
+their own code, whose queries and keys are not known."""
 LONG_MASKS = 1 << 26
 """Masks of more bytes than this, all together, are shortened when the watch closes; others when somebody asks."""
 
@@ -86,6 +90,7 @@ class CallRecorder:
         self._pass: dict[str, bool] = {}  # the modules of this forward pass, and whether each continued its call
         self._masks: dict[int, int] = {}  # bytes of masks, by id
         self._over_limit = 0
+        self._matrices = 0  # bytes
         self._unseen: dict[str, str] = {}
         self._advise: Callable[[], str] | None = None
 
@@ -285,6 +290,8 @@ class CallRecorder:
         self._settle_pending()
         try:
             record = make() if self.storage.values else self._without_values(make())
+            if record.matrix and not self._has_room(name, record):
+                return
             if not self._joins(name, record, address, ablated):
                 if self.storage.limit is not None and not self.storage.reserve(tensors_of(record)):
                     self._over_limit += 1
@@ -297,6 +304,23 @@ class CallRecorder:
                 self._last_calls[name].follow_gradient(output, self.storage.store)
         except Exception as error:  # an error of ours must not stop the model
             self.add_missed(name, f"the call could not be recorded: {error}")
+
+    def _has_room(self, name: str, record: Record) -> bool:
+        """Whether a whole matrix of weights can be held; if not, the call is named as missed."""
+        if self.storage.limit is not None or self.storage.copies:
+            return True
+        energies = record.energies
+        size = math.prod((*energies.batch, energies.queries, energies.keys)) * energies.a.itemsize
+        if self._matrices + size > MATRICES:
+            self.add_missed(
+                name,
+                f"its weights, {format_bytes(size)}, are not held: {record.matrix}, so that they can be held only as "
+                f"whole matrices, and those of this watch would take more than {format_bytes(MATRICES)}. Watch fewer "
+                'layers (layers=…), keep="cpu" or a folder, or say what may be held (limit="64GB")',
+            )
+            return False
+        self._matrices += size
+        return True
 
     def _joins(self, name: str, record: Record, address: int, ablated: str) -> bool:
         """Whether the record was appended to the last call of its module, as the next step of a generation."""

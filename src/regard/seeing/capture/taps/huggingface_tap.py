@@ -21,7 +21,6 @@ from ..call_inputs_and_output import Record, causal_window, dot_energies, placed
 from ..computed_weights import record_of_weights
 from ..output_gradients import GraphOutput
 from ..recording import key_growth
-from .function_mode import end_mode
 from .huggingface_cache import cache_replacements
 from .patching import Replacement, Tap
 
@@ -93,7 +92,7 @@ def _tapped_get_interface(original: Callable[..., Any]) -> Callable[..., Any]:
             module = id(own.unheard)
             if (
                 module in log.last
-                and not (own.suspended or own.softmaxes or own.trace)
+                and not (own.suspended or own.softmaxes)
                 and own.captured is None
                 and not getattr(compiler, "_is_compiling_flag", False)  # torch.export
             ):
@@ -122,8 +121,6 @@ def _attention(
     if ablations:
         attention_mask = _ablated_mask(attention_mask, ablations, implementation, module, query, key, kwargs)
     state = call_routing.local.state
-    if state.trace is not None:
-        end_mode()
     waiting = state.softmaxes
     if waiting:  # this is the attention of the module; a softmax of its own before, without a product, is not used
         waiting[:] = [softmax for softmax in waiting if softmax.pieces or softmax.module is not module]
@@ -144,7 +141,7 @@ def _attention(
         finally:
             state.interface_call = outer
         if interface_call.reported:
-            if function is _sdpa_function() and state.trace is None:
+            if function is _sdpa_function():
                 call_routing.learn(module)
         else:
             _report(function, implementation, interface_call, query, attention_mask, result, kwargs)

@@ -174,8 +174,7 @@ def _capture(
         and not dropout_p
         and query.is_cpu
         and original is _BUILT_IN
-        # A subclass or a function mode may give another result. Our own mode, which counts as one, does not.
-        and (own.trace is not None or not has_torch_function_variadic(query, key, value))
+        and not has_torch_function_variadic(query, key, value)  # a subclass or a mode may give another result
     ):
         out, state = _FLASH_ON_CPU(query, key, value, 0.0, is_causal, attn_mask=None, scale=scale)
     else:
