@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from ..seeing.capture.huggingface_text_model import TextModel
     from ..seeing.capture.tokenized_text import TokenizedText
-    from ..seeing.corpus.corpus_run import Process
-    from ..seeing.corpus.exact_sums import ExactSums
+    from ..seeing.corpus import Process, Sums
     from ..seeing.effects.effect_table import Effects
     from ..viewer.data.answer_inputs import AnswerInputs
 
@@ -74,7 +73,7 @@ def effects(
       regard effects smollm2 "The capital of France is" --exact 20 --save-table heads.csv
       torchrun --nproc-per-node 8 -m regard effects smollm2 --file prompts.tsv --state sums
     """
-    from ..seeing.corpus.corpus_run import Process
+    from ..seeing.corpus import Process
     from ..seeing.drawing.matplotlib_figures import check_figure_path
     from ..seeing.result_table import check_table_path
 
@@ -176,8 +175,7 @@ def _over_file(
     """The mean effects over the lines of a file; None in all processes but the first."""
     from .. import __version__
     from ..seeing.analysis import effects as sweep
-    from ..seeing.corpus.corpus_run import progress_bar, run_corpus, weights_digest
-    from ..seeing.corpus.mean_effects import add_effects, mean_effects
+    from ..seeing.corpus import add_effects, mean_effects, progress_bar, run_corpus, weights_digest
 
     if not file.is_file():
         raise ValueError(f"there is no file {file}")
@@ -195,7 +193,7 @@ def _over_file(
         except ValueError as error:
             raise ValueError(f"{file}, text {number}: {error}") from None
 
-    def add(sums: ExactSums, number: int) -> None:
+    def add(sums: Sums, number: int) -> None:
         answers = language_model.answers(rows[number][0])
         metric = answers.metric(*chosen[number])
         add_effects(sums, sweep(answers.model, answers.inputs, metric, of=of, by=by, progress=False))

@@ -13,7 +13,7 @@ from .text_input import digest, text_or_lines
 from .typer_app import app
 
 if TYPE_CHECKING:
-    from ..seeing.corpus.exact_sums import ExactSums
+    from ..seeing.corpus import Sums
 
 MAX_LENGTH = 512
 """Default of --length."""
@@ -58,7 +58,7 @@ def patterns(
     from ..decoding.load_model_and_tokenizers import is_own_model
     from ..seeing.analysis import Patterns
     from ..seeing.capture.huggingface_text_model import load_text_model
-    from ..seeing.corpus.corpus_run import Process, progress_bar, run_corpus, weights_digest
+    from ..seeing.corpus import Process, progress_bar, run_corpus, weights_digest
     from ..seeing.drawing.head_report import best_heads_table, label_table
     from ..seeing.drawing.matplotlib_figures import check_figure_path, save_head_maps
     from ..seeing.result_table import check_table_path
@@ -76,7 +76,7 @@ def patterns(
     text_model.max_length = min(text_model.max_length, length)
     console, lines = Console(), text_or_lines(text, texts)
 
-    def add(sums: ExactSums, number: int) -> None:
+    def add(sums: Sums, number: int) -> None:
         read = text_model.encode(lines[number])
         seen = text_model.read(read)
         if not len(seen):

@@ -218,7 +218,12 @@ class OpenSoftmax:
     def product_of_sum(self, out: Tensor, x: Tensor, *args: Any, **options: Any) -> TensorProduct | None:
         """The product that `out`, the sum of x, is; None if x is no result of a multiplication that was noted."""
         version, a, b = self._multiplied.get(x, (None, None, None))
-        return None if a is None or version != version_of(x) else summed_product(a, b, out, *args, **options)
+        product = None if a is None or version != version_of(x) else summed_product(a, b, out, *args, **options)
+        if product is not None and self.weights.dim() > 3:
+            first, second = map(set, product.axes)
+            if first <= second or second <= first:  # every query has values of its own: points that it samples
+                return None
+        return product
 
     def add(self, product: TensorProduct) -> bool:
         """Add the product if one operand is what the softmax returned and the product sums over its axis."""
