@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import load_trace, note, watch
-from regard.seeing.capture.recording import call_recorder
+from regard.seeing import recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -269,7 +269,7 @@ def test_whole_matrices_are_named_with_their_size() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"limit": "1GB"}, {"keep": "cpu"}], ids=["none", "limit", "cpu"])
 def test_matrices_beyond_the_limit_are_named(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_recorder, "MATRICES", 2 * B * H * Q * K * 4)
+    monkeypatch.setattr(recorder, "MATRICES", 2 * B * H * Q * K * 4)
     model, x = Block(WAYS["product"]), inputs()
     with torch.no_grad(), watch(model, **options) as seen:
         for _ in range(3):

@@ -344,7 +344,7 @@ def _softmax(
             _report(softmax)
         if len(waiting) == MOST:
             _report(waiting.pop(0))
-        state.unheard = state.log = None
+        state.unheard = None
         waiting.append(OpenSoftmax(weights, dim % weights.dim(), module))
     return weights
 

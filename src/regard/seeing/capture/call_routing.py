@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
+from ..recorder import CapturedCall
 from .output_gradients import GraphOutput
-from .recording.captured_call import CapturedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,15 +22,12 @@ if TYPE_CHECKING:
     from ..effects.interventions import Intervention
     from ..taps_written import OpenSoftmax
     from .call_inputs_and_output import Record
-    from .recording.call_log import CallLog
     from .watch import Watch
 
 watches: tuple[Watch, ...] = ()
 """The open watches. Replaced as a whole, never changed in place: threads read it without a lock."""
 ablations: tuple[Intervention, ...] = ()
 """The open `ablate` blocks and other interventions, replaced the same way."""
-log: CallLog | None = None
-"""The log of the only open watch; None if there are several, or an ablation, or if it needs more of a call at once."""
 
 _FUNCTIONAL = vars(torch.nn.functional)
 _is_traced = torch.compiler.is_dynamo_compiling  # with the flag of torch.export, less Python than `is_compiling`
@@ -41,34 +38,19 @@ def set_watches(now: tuple[Watch, ...]) -> None:
     """Replace the open watches. The caller holds a lock."""
     global watches
     watches = now
-    _choose_log()
 
 
 def set_ablations(now: tuple[Intervention, ...]) -> None:
     """Replace the open interventions. The caller holds a lock."""
     global ablations
     ablations = now
-    _choose_log()
-
-
-def learn(module: nn.Module) -> None:
-    """A call of this module went a way that can be logged: tell the watch that has the log."""
-    now = watches
-    if log is not None and len(now) == 1:
-        now[0].recorder.outputs.learn(id(module))
-
-
-def _choose_log() -> None:
-    global log
-    log = watches[0].recorder.log if len(watches) == 1 and not ablations else None
 
 
 class ThreadState:
     """What the taps know of the code that runs in one thread."""
 
     __slots__ = (
-        "called", "captured", "interface_call", "log", "multihead", "multihead_forward", "repeated", "softmaxes",
-        "suspended", "unheard",
+        "captured", "interface_call", "multihead", "multihead_forward", "softmaxes", "suspended", "unheard",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -76,14 +58,6 @@ class ThreadState:
         """Results of softmaxes that may yet be multiplied with values."""
         self.unheard: nn.Module | None = None
         """The attention module whose `forward` runs, until a call of it is reported as seen or as missed."""
-        self.log: CallLog | None = None
-        """Where its next call is logged, once it has asked for its attention function; None if it is not logged.
-
-        Never without `unheard`: a module that attended otherwise after all must not give its name to the next call."""
-        self.called = 0
-        """The id of the module whose call is logged there."""
-        self.repeated: list[tuple[Tensor, Tensor]] = []
-        """Keys and values whose heads were repeated for that call, each with those before."""
         self.multihead_forward: nn.Module | None = None
         """The nn.MultiheadAttention whose `forward` runs. Modules that compute its parameters may run inside it."""
         self.multihead: nn.Module | None = None
@@ -169,7 +143,7 @@ def report(
     the name and class of the module, and decides whether the call is reported. `output` is the output with its graph,
     for watches that keep gradients.
     """
-    local.state.unheard = local.state.log = None
+    local.state.unheard = None
     if local.state.captured is not None:
         if not callable(record):
             local.state.captured.append(record)
@@ -201,15 +175,13 @@ def try_capture(
     """Pass a call to the watches, as `report` does; its record is made when somebody asks. See `CapturedCall`.
 
     `output` is that of a `GraphOutput`, by default `out` as it is. `is_note`: by code of others, so that ablations do
-    not change the call, and `out` may be memory that a kernel of theirs writes again without a version counter.
+    not change the call.
     """
     # Every line here runs once for each call of a watched model, and is written for speed.
     own = local.state
-    own.unheard = own.log = None
+    own.unheard = None
     try:
         call = CapturedCall(make, q, k, v, out, mask, state, learned, settings, details)
-        if is_note:
-            call.copy_rows()
     except Exception as error:  # an error of ours must not stop the model
         report_missed(failure(error), module)
         return
@@ -301,7 +273,7 @@ def report_missed(
     reason: str, module: nn.Module | None = None, *, name_filter: Callable[[str], bool] | None = None
 ) -> None:
     """Report a call that could not be recorded."""
-    local.state.unheard = local.state.log = None
+    local.state.unheard = None
     for watch, name, part in _watches_of(module):
         if name_filter is None or name_filter(_name_and_class(watch, name, part)):
             watch.recorder.add_missed(name, reason)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from ..recorder import CallRecorder
 from . import call_routing
 from .module_depth import ModuleDepths
 from .recorded_calls import Seen
-from .recording.call_recorder import CallRecorder
 from .recording.module_layout import layout_of
 from .taps import TAPS, patching
 from .tensor_storage import TensorStorage
@@ -88,9 +88,7 @@ class Watch:
         self._depths = ModuleDepths(layout.kinds, modules[0])
         self._selected: dict[str, bool] = {}
         self.thread = 0
-        known = layout.known if layers is None else None
-        storage, fixed = TensorStorage(keep, limit), layout.fixed_outputs
-        self.recorder = CallRecorder(storage, self._depths, gradients, fixed, layout.names, known)
+        self.recorder = CallRecorder(TensorStorage(keep, limit), self._depths, gradients)
         self.seen = Seen(type(self.model).__name__, self.recorder)
 
     def __enter__(self) -> Seen:

@@ -11,8 +11,6 @@ from ..taps import patching
 if TYPE_CHECKING:
     from torch import nn
 
-    from .call_log import LoggedCall
-
 _layouts: dict[int, tuple[weakref.ref[nn.Module], ModuleLayout]] = {}
 """By the id of the model, since a module may not be hashable. A layout holds no module."""
 
@@ -26,10 +24,6 @@ class ModuleLayout:
         self.names[id(model)] = type(model).__name__
         self.kinds = kinds_of(parts)
         self.plan = patching.plan(parts)
-        self.fixed_outputs: dict[str, bool] = {}
-        """Whether a module that called attention left its output unchanged, by name."""
-        self.known: dict[int, LoggedCall | None] = {}
-        """The ids of modules whose calls can be logged."""
         most = 4 * len(parts) + 64  # more only if a module contains itself: it is then listed every time
         modules, self._keys, has_own_function = _walk(model, most)
         compiled = any(type(module).__name__ == "OptimizedModule" for module in modules)

@@ -81,7 +81,7 @@ def _tapped_forward(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             result = original(*args, **kwargs)
         except BaseException:
-            own.unheard, own.log, own.repeated = None, None, []
+            own.unheard = None
             raise
         if own.unheard is not None:
             _finish(own, own.unheard, outer)
@@ -92,7 +92,7 @@ def _tapped_forward(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _finish(own: call_routing.ThreadState, module: nn.Module, outer: nn.Module | None) -> None:
     """After a module of which no call was seen."""
-    own.unheard, own.log, own.repeated = outer, None, []
+    own.unheard = outer
     if call_routing.is_active():
         linear = STATE_SPACE.search(type(module).__name__) is not None
         call_routing.report_unseen(module, NO_WEIGHTS if linear else NOT_SEEN)
