@@ -363,11 +363,7 @@ def _matmul(original: Callable[..., Tensor], input: Tensor, other: Tensor, *args
 
 
 def _reflected(original: Callable[..., Tensor], input: Tensor, other: Tensor) -> Tensor:
-    with call_routing.suspend_reports():
-        out = original(input, other)
-    if isinstance(other, torch.Tensor):
-        return _found(lambda: matmul_product(other, input, out), out, other, input)
-    return out
+    return _matmul(lambda a, b: original(b, a), other, input)
 
 
 def _einsum(original: Callable[..., Tensor], *args: Any) -> Tensor:
