@@ -258,10 +258,9 @@ def ablations_of(module: nn.Module | None) -> list[tuple[Intervention, str]]:
     return [(x, x.names[id(module)]) for x in ablations if x.thread == thread and id(module) in x.names]
 
 
-def failure(error: Exception, query: Tensor | None = None) -> str:
-    """Why a call could not be recorded; `query` of one that was made before."""
-    functorch = torch._C._functorch
-    if functorch.maybe_current_level() is not None or (query is not None and functorch.is_batchedtensor(query)):
+def failure(error: Exception) -> str:
+    """Why a call could not be recorded."""
+    if torch._C._functorch.maybe_current_level() is not None:
         return (
             "inside torch.vmap or another transform its tensors exist only while the function runs; watch the models "
             "of an ensemble one by one"
