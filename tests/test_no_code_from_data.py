@@ -56,7 +56,7 @@ LOADERS = {
     "models/weights_header.py": "JSON",
     "seeing/capture/huggingface_text_model.py": "transformers, trust_remote_code=False unless the caller says True",
     "seeing/capture/trace_folder.py": "JSON and safetensors; the parts are a fixed list",
-    "seeing/corpus/corpus_run.py": "JSON and safetensors",
+    "seeing/corpus.py": "JSON and safetensors",
     "training/recipe/recipe_loader.py": "TOML",
     "training/run/checkpoint_manifest.py": "torch.load with weights_only=True",
     "training/run/checkpoints.py": "safetensors",

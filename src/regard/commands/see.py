@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ..seeing import Seen
     from ..seeing.capture.huggingface_text_model import TextModel
     from ..seeing.capture.tokenized_text import TokenizedText
-    from ..seeing.corpus.corpus_run import Process
-    from ..seeing.corpus.exact_sums import ExactSums
+    from ..seeing.corpus import Process
+    from ..seeing.corpus import Sums
     from ..seeing.effects.effect_table import Effects
     from ..viewer.data.library import Library, ModelEntry
     from ..viewer.data.trace_view import TraceView
@@ -147,7 +147,7 @@ def patterns(
     from ..decoding.load_model_and_tokenizers import is_own_model
     from ..seeing.analysis import Patterns
     from ..seeing.capture.huggingface_text_model import load_text_model
-    from ..seeing.corpus.corpus_run import Process, progress_bar, run_corpus, weights_digest
+    from ..seeing.corpus import Process, progress_bar, run_corpus, weights_digest
     from ..seeing.drawing.head_report import best_heads_table, label_table
     from ..seeing.drawing.matplotlib_figures import save_head_maps
 
@@ -161,7 +161,7 @@ def patterns(
     text_model.max_length = min(text_model.max_length, length)
     console, lines = Console(), text_or_lines(text, texts)
 
-    def add(sums: ExactSums, number: int) -> None:
+    def add(sums: Sums, number: int) -> None:
         read = text_model.encode(lines[number])
         seen = text_model.read(read)
         if not len(seen):
@@ -250,7 +250,7 @@ def effects(
       regard effects smollm2 "The capital of France is" --exact 20 --save-table heads.csv
       torchrun --nproc-per-node 8 -m regard effects smollm2 --file prompts.tsv --state sums
     """
-    from ..seeing.corpus.corpus_run import Process
+    from ..seeing.corpus import Process
 
     check_outputs(save_plot, save_table)
     if save_plot is not None and of != "heads":
@@ -347,8 +347,8 @@ def _over_file(
     """The mean effects over the lines of a file; None in all processes but the first."""
     from .. import __version__
     from ..seeing.analysis import effects as sweep
-    from ..seeing.corpus.corpus_run import progress_bar, run_corpus, weights_digest
-    from ..seeing.corpus.mean_effects import add_effects, mean_effects
+    from ..seeing.corpus import progress_bar, run_corpus, weights_digest
+    from ..seeing.corpus import add_effects, mean_effects
 
     if not file.is_file():
         raise ValueError(f"there is no file {file}")
@@ -366,7 +366,7 @@ def _over_file(
         except ValueError as error:
             raise ValueError(f"{file}, text {number}: {error}") from None
 
-    def add(sums: ExactSums, number: int) -> None:
+    def add(sums: Sums, number: int) -> None:
         answers = language_model.answers(rows[number][0])
         metric = answers.metric(*chosen[number])
         add_effects(sums, sweep(answers.model, answers.inputs, metric, of=of, by=by, progress=False))

@@ -1,11 +1,11 @@
-"""Alignment links, those of two directions joined, and their error rate."""
+"""Alignment links and their error rate."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from regard.seeing.alignment.word_alignment import alignment_error_rate, best_links, parse_links, symmetrize
+from regard.seeing.alignment.word_alignment import alignment_error_rate, best_links, parse_links
 
 
 def test_the_error_rate_of_links_from_attention() -> None:
@@ -33,13 +33,3 @@ def test_links_are_read() -> None:
     assert parse_links(None) == parse_links("") == set()
     with pytest.raises(ValueError, match="'1:2' is not an alignment link"):
         parse_links("0-0 1:2")
-
-
-def test_links_of_both_directions_are_joined() -> None:
-    forward, backward = {(0, 0), (1, 1), (2, 1), (5, 5)}, {(0, 0), (1, 1), (3, 3)}
-    assert symmetrize(forward, backward, "intersection") == {(0, 0), (1, 1)}
-    assert symmetrize(forward, backward, "union") == forward | backward
-    # (2, 1) is beside (1, 1) and gives word 2 its first link; (3, 3) and (5, 5) touch nothing.
-    assert symmetrize(forward, backward) == {(0, 0), (1, 1), (2, 1)}
-    with pytest.raises(ValueError, match="grow-diag"):
-        symmetrize(forward, backward, "both")  # type: ignore[arg-type]

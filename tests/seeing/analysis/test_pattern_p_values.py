@@ -49,13 +49,15 @@ class Even(nn.Module):
         n = ids.shape[-1]
         x, below = torch.zeros(1, 2, n, 4), torch.ones(n, n).tril().bool()
         numbers = torch.zeros(n, n, dtype=torch.bfloat16).masked_fill(~below, torch.finfo(torch.bfloat16).min).float()
+        if self.form == "written":
+            return numbers.expand(1, 2, n, n).softmax(-1) @ torch.randn(1, 2, n, 4)
         mask = {"causal": None, "dense": below, "numbers": numbers}[self.form]
         return F.scaled_dot_product_attention(x, x, torch.randn(1, 2, n, 4), mask, is_causal=mask is None)
 
 
 def test_chance_draws_among_the_keys_a_query_sees_whatever_form_the_mask_has() -> None:
     text = random_text(80)
-    for form in ("causal", "dense", "numbers"):
+    for form in ("causal", "dense", "numbers", "written"):
         model, patterns = Even(form), Patterns()
         with watch(model) as seen:
             model(text.ids[None])

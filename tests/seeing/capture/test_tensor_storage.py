@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from regard.seeing.capture.call_inputs_and_output import Record
-    from regard.seeing.capture.recording.captured_call import CapturedCall
+    from regard.seeing.recorder import CapturedCall
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -1,1 +1,1 @@
-"""Alignment: links between words and their error rate, weights between words, the pointing game, time warping."""
+"""Alignment: links between words and their error rate, weights between words, and the pointing game."""

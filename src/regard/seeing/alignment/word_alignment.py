@@ -1,8 +1,8 @@
-"""Word alignment: hard links between words, the links of two directions joined, and the alignment error rate (AER)."""
+"""Word alignment: hard links between words, and the alignment error rate (AER)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Links = set[tuple[int, int]]  # (word of the source, word of the target), both from 0
-NEIGHBOURS = [(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1) if (i, j) != (0, 0)]
 
 
 def parse_links(text: str | None) -> Links:
@@ -29,35 +28,6 @@ def best_links(weights: Float[Tensor, "target source"]) -> Links:
     """Link each target word to the source word of largest weight. A row of zeros gets no link."""
     largest, where = weights.max(-1)
     return {(source, target) for target, source in enumerate(where.tolist()) if largest[target] > 0}
-
-
-def symmetrize(
-    forward: Links, backward: Links, method: Literal["intersection", "union", "grow-diag"] = "grow-diag"
-) -> Links:
-    """Join the links of two directions, both written (source, target) (Och & Ney 2003, section 4.3).
-
-    "grow-diag" starts from the intersection and adds links of the union that are neighbours (diagonal ones included)
-    of a link it has, as long as they give a word its first link (Koehn, Och & Marcu 2003).
-    """
-    intersection, union = forward & backward, forward | backward
-    if method == "intersection":
-        return intersection
-    if method == "union":
-        return union
-    if method != "grow-diag":
-        raise ValueError(f'method is "intersection", "union" or "grow-diag", got {method!r}')
-    links = set(intersection)
-    added = True
-    while added:
-        added = False
-        for source, target in sorted(links):
-            for i, j in NEIGHBOURS:
-                new = source + i, target + j
-                unlinked = all(new[0] != a for a, _ in links) or all(new[1] != b for _, b in links)
-                if new in union and new not in links and unlinked:
-                    links.add(new)
-                    added = True
-    return links
 
 
 def alignment_error_rate(predicted: Iterable[Links], sure: Iterable[Links], possible: Iterable[Links]) -> float:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..capture.call_inputs_and_output import evenly_spaced
-from ..corpus.exact_sums import ExactSums
+from ..corpus import Sums
 from ..result_table import ResultTable
 from .equal_tokens import KINDS, PairSums, TokenPairs
 from .layer_stack import entry_weights, layer_stack
@@ -89,14 +89,14 @@ class HeadScores:
 class Patterns:
     """Scores of every head, text by text: `patterns.add(seen, text)`, then `patterns.heads()`."""
 
-    def __init__(self, seed: int = 0, rows: int | None = None, sums: ExactSums | None = None) -> None:
+    def __init__(self, seed: int = 0, rows: int | None = None, sums: Sums | None = None) -> None:
         """`rows`: estimate the patterns of equal tokens from this many queries, evenly spaced, instead of from all.
 
         A token of a long text may occur thousands of times, and a GPU computes every pair. `sums`: those of texts that
         were added before, of any part of a corpus.
         """
         self.rows, self.seed = rows, seed
-        self.sums = ExactSums() if sums is None else sums
+        self.sums = Sums() if sums is None else sums
 
     def add(
         self, seen: Seen, text: TokenizedText, entry: int = 0, top: int = 1, number: int | None = None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..capture.call_inputs_and_output import CLOSED
+from ..capture.computed_weights import Unchanged
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -56,6 +57,8 @@ def random_key_sums(
 @torch.no_grad()
 def visible_keys(weights: Weights, queries: Int[Tensor, " rows"]) -> Bool[Tensor, "rows k"]:
     """The keys these queries can see in the first head; all heads of one entry have the same mask."""
+    if isinstance(weights.normalize, Unchanged):  # weights without their mask: a softmax gives a closed key nothing
+        return (weights.rows(queries.tolist())[0].tile(slice(None), slice(None)) > 0).cpu()
     scores, device = weights.energies, weights.device
     only = replace(scores, modifiers=tuple(x for x in scores.modifiers if x.added is not None))
     rows, cols = queries.to(device), torch.arange(scores.keys, device=device)

@@ -311,9 +311,7 @@ def _measure_fidelity(call: Call) -> MeasuredFidelity:
     if first.dropout:
         return MeasuredFidelity(None, budget, f"dropout {first.dropout:g}")
     if not out.numel():
-        return MeasuredFidelity(
-            None, budget, "output changed in place" if generation.out_changed else "output not seen"
-        )
+        return MeasuredFidelity(None, budget, "output not seen")
     if first.steps is not None and call.weights.kernel_state is not None:
         # The row state of a trace is a number in a file: the weights must follow from queries and keys alone as well.
         energies, _ = generation.joined()

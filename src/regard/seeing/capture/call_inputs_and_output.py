@@ -85,8 +85,6 @@ class Record:
     """What the model computes from W·v to get `out`, row by row; None if `out` is W·v."""
     changed: bool = False
     """Whether queries, masks or learned parts were changed in place between the call and the making of this record."""
-    out_changed: bool = False
-    """Whether `out` was: the weights can be computed, but not compared with it."""
     key_versions: tuple[int | None, int | None] | None = None
     """The version counters of keys and values at the call; None if the record was made at the call."""
     matrix: str = ""

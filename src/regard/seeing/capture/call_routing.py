@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
+from ..recorder import CapturedCall
 from .output_gradients import GraphOutput
-from .recording.captured_call import CapturedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,18 +20,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..effects.interventions import Intervention
+    from ..taps_written import OpenSoftmax
     from .call_inputs_and_output import Record
-    from .recording.call_log import CallLog
-    from .taps.function_mode import FollowingMode
     from .watch import Watch
-    from .written_attention import OpenSoftmax
 
 watches: tuple[Watch, ...] = ()
 """The open watches. Replaced as a whole, never changed in place: threads read it without a lock."""
 ablations: tuple[Intervention, ...] = ()
 """The open `ablate` blocks and other interventions, replaced the same way."""
-log: CallLog | None = None
-"""The log of the only open watch; None if there are several, or an ablation, or if it needs more of a call at once."""
 
 _FUNCTIONAL = vars(torch.nn.functional)
 _is_traced = torch.compiler.is_dynamo_compiling  # with the flag of torch.export, less Python than `is_compiling`
@@ -42,34 +38,19 @@ def set_watches(now: tuple[Watch, ...]) -> None:
     """Replace the open watches. The caller holds a lock."""
     global watches
     watches = now
-    _choose_log()
 
 
 def set_ablations(now: tuple[Intervention, ...]) -> None:
     """Replace the open interventions. The caller holds a lock."""
     global ablations
     ablations = now
-    _choose_log()
-
-
-def learn(module: nn.Module) -> None:
-    """A call of this module went a way that can be logged: tell the watch that has the log."""
-    now = watches
-    if log is not None and len(now) == 1:
-        now[0].recorder.outputs.learn(id(module))
-
-
-def _choose_log() -> None:
-    global log
-    log = watches[0].recorder.log if len(watches) == 1 and not ablations else None
 
 
 class ThreadState:
     """What the taps know of the code that runs in one thread."""
 
     __slots__ = (
-        "called", "captured", "interface_call", "log", "memory_accesses", "multihead", "multihead_forward",
-        "paused_trace", "repeated", "softmaxes", "suspended", "trace", "unheard",
+        "captured", "interface_call", "multihead", "multihead_forward", "softmaxes", "suspended", "unheard",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -77,24 +58,10 @@ class ThreadState:
         """Results of softmaxes that may yet be multiplied with values."""
         self.unheard: nn.Module | None = None
         """The attention module whose `forward` runs, until a call of it is reported as seen or as missed."""
-        self.log: CallLog | None = None
-        """Where its next call is logged, once it has asked for its attention function; None if it is not logged.
-
-        Never without `unheard`: a module that attended otherwise after all must not give its name to the next call."""
-        self.called = 0
-        """The id of the module whose call is logged there."""
-        self.repeated: list[tuple[Tensor, Tensor]] = []
-        """Keys and values whose heads were repeated for that call, each with those before."""
-        self.memory_accesses = 0
-        """How often tensors may have been written to without their version counters: `x.data`, `x.numpy()`."""
-        self.trace: FollowingMode | None = None
-        """From a product to the softmax after it, and from there to the product with values: what follows them."""
         self.multihead_forward: nn.Module | None = None
         """The nn.MultiheadAttention whose `forward` runs. Modules that compute its parameters may run inside it."""
         self.multihead: nn.Module | None = None
         """The same inside `F.multi_head_attention_forward`, which calls no module."""
-        self.paused_trace: FollowingMode | None = None
-        """Inside an attention: what follows further scores after it."""
         self.suspended = False
         """Inside a call that is reported as a whole: the functions it is made of are not reported."""
         self.interface_call: InterfaceCall | None = None
@@ -176,7 +143,7 @@ def report(
     the name and class of the module, and decides whether the call is reported. `output` is the output with its graph,
     for watches that keep gradients.
     """
-    local.state.unheard = local.state.log = None
+    local.state.unheard = None
     if local.state.captured is not None:
         if not callable(record):
             local.state.captured.append(record)
@@ -208,15 +175,13 @@ def try_capture(
     """Pass a call to the watches, as `report` does; its record is made when somebody asks. See `CapturedCall`.
 
     `output` is that of a `GraphOutput`, by default `out` as it is. `is_note`: by code of others, so that ablations do
-    not change the call, and `out` may be memory that a kernel of theirs writes again without a version counter.
+    not change the call.
     """
     # Every line here runs once for each call of a watched model, and is written for speed.
     own = local.state
-    own.unheard = own.log = None
+    own.unheard = None
     try:
         call = CapturedCall(make, q, k, v, out, mask, state, learned, settings, details)
-        if is_note:
-            call.copy_rows()
     except Exception as error:  # an error of ours must not stop the model
         report_missed(failure(error), module)
         return
@@ -293,10 +258,9 @@ def ablations_of(module: nn.Module | None) -> list[tuple[Intervention, str]]:
     return [(x, x.names[id(module)]) for x in ablations if x.thread == thread and id(module) in x.names]
 
 
-def failure(error: Exception, query: Tensor | None = None) -> str:
-    """Why a call could not be recorded; `query` of one that was made before."""
-    functorch = torch._C._functorch
-    if functorch.maybe_current_level() is not None or (query is not None and functorch.is_batchedtensor(query)):
+def failure(error: Exception) -> str:
+    """Why a call could not be recorded."""
+    if torch._C._functorch.maybe_current_level() is not None:
         return (
             "inside torch.vmap or another transform its tensors exist only while the function runs; watch the models "
             "of an ensemble one by one"
@@ -308,7 +272,7 @@ def report_missed(
     reason: str, module: nn.Module | None = None, *, name_filter: Callable[[str], bool] | None = None
 ) -> None:
     """Report a call that could not be recorded."""
-    local.state.unheard = local.state.log = None
+    local.state.unheard = None
     for watch, name, part in _watches_of(module):
         if name_filter is None or name_filter(_name_and_class(watch, name, part)):
             watch.recorder.add_missed(name, reason)

@@ -55,7 +55,7 @@ class Generation:
         self._k, self._v = [record.energies.b], [record.v]
         self._source = None if original is None else _source(original)
         self._versions = [TensorVersions(fixed_of(record))]
-        self._changed, self.out_changed = record.changed, record.out_changed
+        self._changed = record.changed
         self._key_versions = TensorVersions([record.energies.b, record.v], record.key_versions)
         self._keys_fixed = True  # not a buffer, which is filled in place from step to step
         self._queries = record.energies.queries  # of all steps
@@ -88,7 +88,7 @@ class Generation:
         starts = torch.tensor([0, *(step.q.shape[-2] for step in self.steps[:-1])]).cumsum(0).tolist()
         rows = torch.cat([step.rows + start for step, start in zip(self.steps, starts, strict=True)])
         out = torch.cat([step.out for step in self.steps], dim=-2)
-        return (rows[:0], out[..., :0, :]) if self.out_changed else (rows, out)
+        return rows, out
 
     def joined(self) -> tuple[EnergyMatrix, Tensor | None]:
         """The energies of all steps as one matrix, and the row state if every step has it."""
@@ -168,7 +168,6 @@ class Generation:
         self._queries += record.energies.queries
         self._versions.append(TensorVersions(fixed_of(record)))
         self._changed = self._changed or record.changed
-        self.out_changed = self.out_changed or record.out_changed
         self._keep_worst_error(record)
 
     def _keep_worst_error(self, record: Record) -> None:

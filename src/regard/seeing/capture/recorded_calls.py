@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from .recording.call_recorder import CallRecorder
+from ..recorder import CallRecorder
 from .tensor_storage import format_bytes
 
 if TYPE_CHECKING:

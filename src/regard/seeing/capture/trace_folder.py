@@ -24,6 +24,7 @@ from .attention_call import Call
 from .call_inputs_and_output import Record
 from .interval_mask import Intervals
 from .recorded_calls import Seen
+from .recording import added_product  # noqa: F401  a part of older traces
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from ..recorder import CallRecorder
 from . import call_routing
-from .module_depth import ModuleDepths
+from .module_depth import ModuleDepths, kinds_of, named_parts
 from .recorded_calls import Seen
-from .recording.call_recorder import CallRecorder
-from .recording.module_layout import layout_of
 from .taps import TAPS, patching
 from .tensor_storage import TensorStorage
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from .recording.module_layout import ModuleLayout
+    from .module_depth import Parts
 
 _lock = threading.RLock()
 
@@ -59,15 +58,14 @@ def watch(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"watch takes a model (an nn.Module), got {type(model).__name__}")
-    layout, modules = layout_of(model)
-    compiled = [] if layout.is_fixed else [part for part in modules if _is_compiled(part)]
-    if compiled:
-        name = "the model" if compiled[0] is model else layout.names[id(compiled[0])]
+    parts = named_parts(model)
+    compiled = next((name or "the model" for name, part in parts if _is_compiled(part)), None)
+    if compiled is not None:
         raise ValueError(
-            f"{name} is compiled, and calls inside compiled code cannot be seen. Watch and call the original "
+            f"{compiled} is compiled, and calls inside compiled code cannot be seen. Watch and call the original "
             "model (model._orig_mod, or without model.forward = torch.compile(…)), or watch before compiling"
         )
-    return Watch(layout, modules, layers, keep, limit, gradients)
+    return Watch(parts, layers, keep, limit, gradients)
 
 
 class Watch:
@@ -75,22 +73,20 @@ class Watch:
 
     def __init__(
         self,
-        layout: ModuleLayout,
-        modules: list[nn.Module],
+        parts: Parts,
         layers: int | str | Sequence[int | str] | None,
         keep: str | Path | None,
         limit: str | int | None,
         gradients: bool = False,
     ) -> None:
-        """`modules` are those of the model, the model itself first. Holding them keeps the ids in `names` valid."""
-        self.model, self._parts, self._plan, self.names = modules[0], modules, layout.plan, layout.names
+        """`parts` are the modules of the model, the model itself first. Holding them keeps the ids in `names` valid."""
+        self.model, self._parts, self._plan = parts[0][1], parts, patching.plan(parts)
+        self.names = {id(part): name or type(part).__name__ for name, part in parts}
         self.layers = [layers] if isinstance(layers, int | str) else layers
-        self._depths = ModuleDepths(layout.kinds, modules[0])
+        self._depths = ModuleDepths(kinds_of(parts), self.model)
         self._selected: dict[str, bool] = {}
         self.thread = 0
-        known = layout.known if layers is None else None
-        storage, fixed = TensorStorage(keep, limit), layout.fixed_outputs
-        self.recorder = CallRecorder(storage, self._depths, gradients, fixed, layout.names, known)
+        self.recorder = CallRecorder(TensorStorage(keep, limit), self._depths, gradients)
         self.seen = Seen(type(self.model).__name__, self.recorder)
 
     def __enter__(self) -> Seen:

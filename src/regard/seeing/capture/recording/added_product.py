@@ -1,7 +1,8 @@
 """AddedProduct: a further product of queries and keys that is added to the scores, computed when somebody asks.
 
 Relative positions have products of their own: q·k + q·r, where r belongs to the distance of query and key (Transformer-
-XL, Dai et al. 2019; XLNet, Yang et al. 2019; DeBERTa, He et al. 2021). No T_q × T_k matrix is held for them.
+XL, Dai et al. 2019; XLNet, Yang et al. 2019; DeBERTa, He et al. 2021). Older traces have such parts; now the
+weights of these models are held as they are.
 """
 
 from __future__ import annotations
@@ -64,13 +65,6 @@ class AddedProduct(Modifier):
         whole = a @ _rows(self.b, batch, every[None]).squeeze(-3).to(dtype).mT
         index = self.columns[j - self.stride * i + self.stride * (self.a.shape[-2] - 1)]
         return whole.gather(-1, index.expand(*whole.shape[:-1], index.shape[-1]))
-
-
-def columns_of(index: Int[Tensor, "rows columns"]) -> Int[Tensor, " distances"] | None:
-    """The entry for each distance, if all entries of equal distance are equal; otherwise None."""
-    columns = torch.cat([index[1:, 0].flip(0), index[0]])
-    same = torch.equal(columns.unfold(0, index.shape[1], 1).flip(0), index)
-    return columns if same else None
 
 
 def _rows(x: Tensor, batch: Batch, index: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Taps: each sees the calls of one attention function. A new tap is a module here and an entry in `TAPS`."""
 
-from . import attend_tap, flex_tap, huggingface_tap, linear_tap, module_tap, multihead_tap, sdpa_tap, softmax_tap
+from ... import taps_written
+from . import attend_tap, flex_tap, huggingface_tap, linear_tap, module_tap, multihead_tap, sdpa_tap
 
 TAPS = (
     sdpa_tap.TAP,
@@ -8,7 +9,7 @@ TAPS = (
     flex_tap.TAP,
     attend_tap.TAP,
     huggingface_tap.TAP,
-    softmax_tap.TAP,
+    taps_written.TAP,
     linear_tap.TAP,
     module_tap.TAP,
 )

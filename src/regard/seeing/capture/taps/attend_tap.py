@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ....attention.attend import AnyEnergy, AnyNormalizer
     from ....attention.masks.mask import MaskFunction
     from ....attention.request import Request
-    from ..recording.captured_call import CapturedCall
+    from ...recorder import CapturedCall
 
 _SCALED_DOT, _SOFTMAX = ScaledDot(), Softmax()
 

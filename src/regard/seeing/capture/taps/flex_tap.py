@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ..recording.captured_call import CapturedCall
+    from ...recorder import CapturedCall
 
 
 def _flex_attention(

@@ -20,9 +20,6 @@ from ..attention_call import BUDGET, Call
 from ..call_inputs_and_output import Record, causal_window, dot_energies, placed
 from ..computed_weights import record_of_weights
 from ..output_gradients import GraphOutput
-from ..recording import key_growth
-from .function_mode import end_mode
-from .huggingface_cache import cache_replacements
 from .patching import Replacement, Tap
 
 if TYPE_CHECKING:
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 
     from ....attention.energies.lazy_energy_matrix import EnergyMatrix
     from ...effects.interventions import Intervention
-    from ..recording.captured_call import CapturedCall
+    from ...recorder import CapturedCall
 
 
 class EagerFormula(NamedTuple):
@@ -48,7 +45,6 @@ verified: dict[tuple[Any, ...], EagerFormula] = {}
 OPTIONS = ("scaling", "softcap", "position_bias", "sliding_window", "is_causal", "s_aux")
 """The arguments that decide the weights."""
 HALF = (torch.float16, torch.bfloat16)
-SDPA_MODULE = "transformers.integrations.sdpa_attention"
 
 
 def _replacements() -> Iterator[Replacement]:
@@ -56,50 +52,11 @@ def _replacements() -> Iterator[Replacement]:
     interface = getattr(modeling, "AttentionInterface", None)
     if interface is not None and hasattr(interface, "get_interface"):
         yield Replacement(interface, "get_interface", _tapped_get_interface, is_active=None)
-    if hasattr(sys.modules.get(SDPA_MODULE), "repeat_kv"):
-        yield Replacement(sys.modules[SDPA_MODULE], "repeat_kv", _tapped_repeat_kv, is_active=None)
-    yield from cache_replacements()
-
-
-def _sdpa_function() -> Callable[..., Any] | None:
-    """The interface's function that calls scaled_dot_product_attention once, and nothing else that is seen."""
-    function: Callable[..., Any] | None = getattr(sys.modules.get(SDPA_MODULE), "sdpa_attention_forward", None)
-    return function
-
-
-def _tapped_repeat_kv(original: Callable[[Tensor, int], Tensor]) -> Callable[[Tensor, int], Tensor]:
-    """Notes keys and values before their heads are repeated, for a call that is logged."""
-    local = call_routing.local
-
-    def repeat_kv(hidden_states: Tensor, n_rep: int) -> Tensor:
-        out = original(hidden_states, n_rep)
-        own = local.state
-        if own.log is not None:
-            own.repeated.append((out, hidden_states))
-        return out
-
-    return repeat_kv
 
 
 def _tapped_get_interface(original: Callable[..., Any]) -> Callable[..., Any]:
-    local, sdpa, compiler = call_routing.local, _sdpa_function(), torch.compiler
-
     def get_interface(self: Any, attn_implementation: str, default: Callable[..., Any]) -> Any:
-        # Every line here runs once for each call of a watched model, and is written for speed.
         function = original(self, attn_implementation, default)
-        log = call_routing.log
-        if log is not None and function is sdpa:
-            own = local.state
-            module = id(own.unheard)
-            if (
-                module in log.last
-                and not (own.suspended or own.softmaxes or own.trace)
-                and own.captured is None
-                and not getattr(compiler, "_is_compiling_flag", False)  # torch.export
-            ):
-                # The tap of scaled_dot_product_attention sees all that has to be known of this call.
-                own.called, own.log = module, log
-                return function
         if not call_routing.is_active():
             return function
         return functools.partial(_attention, function, attn_implementation or "eager")
@@ -122,8 +79,6 @@ def _attention(
     if ablations:
         attention_mask = _ablated_mask(attention_mask, ablations, implementation, module, query, key, kwargs)
     state = call_routing.local.state
-    if state.trace is not None:
-        end_mode()
     waiting = state.softmaxes
     if waiting:  # this is the attention of the module; a softmax of its own before, without a product, is not used
         waiting[:] = [softmax for softmax in waiting if softmax.pieces or softmax.module is not module]
@@ -143,10 +98,7 @@ def _attention(
             result = function(module, query, key, value, attention_mask, *args, **kwargs)
         finally:
             state.interface_call = outer
-        if interface_call.reported:
-            if function is _sdpa_function() and state.trace is None:
-                call_routing.learn(module)
-        else:
+        if not interface_call.reported:
             _report(function, implementation, interface_call, query, attention_mask, result, kwargs)
     for ablation, name in ablations:
         result = (ablation.output(name, result[0], dim=2), *result[1:])
@@ -346,9 +298,4 @@ def _agrees(record: Record, weights: Tensor) -> bool:
     return bool((error <= BUDGET[weights.dtype] * theirs.norm(dim=-1)).all())
 
 
-def _forget_keys() -> None:
-    """After the last watch: keys of a cache are not held any longer."""
-    key_growth.take()
-
-
-TAP = Tap("a Hugging Face attention", _replacements, on_watch=verified.clear, on_remove=_forget_keys)
+TAP = Tap("a Hugging Face attention", _replacements, on_watch=verified.clear)

@@ -15,7 +15,6 @@ from torch import nn
 
 from .. import call_routing
 from ..module_depth import ATTENTION, STATE_SPACE
-from .function_mode import end_mode
 from .lightning_attention import continues, is_lightning, report_lightning
 from .patching import Replacement, Tap
 
@@ -82,25 +81,19 @@ def _tapped_forward(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             result = original(*args, **kwargs)
         except BaseException:
-            own.unheard, own.log, own.repeated = None, None, []
+            own.unheard = None
             raise
-        if own.unheard is not None or own.trace is not None:
-            _finish(own, outer)
+        if own.unheard is not None:
+            _finish(own, own.unheard, outer)
         return result
 
     return forward
 
 
-def _finish(own: call_routing.ThreadState, outer: nn.Module | None) -> None:
-    """After a module of which no call was seen, or which left a product that no softmax followed."""
-    module = own.unheard
-    if module is not None:
-        own.unheard, own.log, own.repeated = outer, None, []
-    if not call_routing.is_active():
-        return
-    if own.trace is not None:
-        end_mode()
-    if module is not None:
+def _finish(own: call_routing.ThreadState, module: nn.Module, outer: nn.Module | None) -> None:
+    """After a module of which no call was seen."""
+    own.unheard = outer
+    if call_routing.is_active():
         linear = STATE_SPACE.search(type(module).__name__) is not None
         call_routing.report_unseen(module, NO_WEIGHTS if linear else NOT_SEEN)
 
@@ -117,8 +110,6 @@ def _tapped_lightning(original: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException:
             own.unheard = None
             raise
-        if own.trace is not None:
-            end_mode()
         if own.unheard is not None:
             own.unheard = outer
             report_lightning(module, result, continued, *args, **kwargs)

@@ -6,10 +6,8 @@ A replacement calls the original with the arguments it got and returns its resul
 from __future__ import annotations
 
 import functools
-import operator
 import sys
 import threading
-from collections import deque
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -65,47 +63,8 @@ class _Patch(NamedTuple):
 _ABSENT = object()
 
 
-class _SharedPatches:
-    """The patches for all models, as they were made once. Every watch that opens alone puts them in place.
-
-    They are set and compared by functions that run in C.
-    """
-
-    def __init__(self, patches: list[_Patch], replaced_by: dict[int, Any]) -> None:
-        self.patches, self.replaced_by = patches, replaced_by
-        self._loaded = len(sys.modules)
-        self._owners, self._names, self._before, self._after = map(list, zip(*patches, strict=True))
-        self._spaces = [vars(owner) for owner in self._owners]  # of a class it is a view of what it has now
-        added = [patch for patch in patches if patch.before is _ABSENT]
-        set_again = [patch for patch in patches if patch.before is not _ABSENT]
-        self._added = [[x.owner for x in added], [x.name for x in added]]
-        self._set_again = [[x.owner for x in set_again], [x.name for x in set_again], [x.before for x in set_again]]
-
-    def is_valid(self) -> bool:
-        """Whether no Python module was loaded since, and every owner has again what it had before."""
-        return self._loaded == len(sys.modules) and self._has(self._before)
-
-    def _has(self, values: list[Any]) -> bool:
-        now = [space.get(name, _ABSENT) for space, name in zip(self._spaces, self._names, strict=True)]
-        return all(map(operator.is_, now, values))
-
-    def install(self) -> None:
-        _consume(map(setattr, self._owners, self._names, self._after))
-
-    def remove(self) -> bool:
-        """Undo them, if no other code has replaced one of them since."""
-        if not self._has(self._after):
-            return False
-        _consume(map(setattr, *self._set_again))
-        _consume(map(delattr, *self._added))
-        return True
-
-
-_consume = deque[object](maxlen=0).extend
-
 _lock = threading.RLock()
 _install_count = 0
-_shared: _SharedPatches | None = None
 _patches: list[_Patch] = []
 _replaced_by: dict[int, Any] = {}  # by id, since values may not be hashable; `_patches` keeps them alive
 _tapped: set[int] = set()  # ids of functions that replace those of a model's classes
@@ -121,10 +80,8 @@ class PatchPlan(NamedTuple):
 
 def plan(parts: Parts) -> PatchPlan:
     """The plan for a model, without the packages of PyTorch, Transformers and regard, which import none by name."""
-    from . import TAPS
-
     packages = {type(part).__module__.partition(".")[0] for _, part in parts} - {"torch", "transformers", "regard"}
-    replacements = [replacement for tap in TAPS for replacement in tap.model_replacements(parts)]
+    replacements = [replacement for tap in _taps() for replacement in tap.model_replacements(parts)]
     return PatchPlan(replacements, sorted(packages))
 
 
@@ -135,15 +92,17 @@ def install(plan: PatchPlan | None = None) -> None:
         before = len(_patches)
         try:
             if _install_count == 0:
-                _install_shared()
+                for tap in _taps():
+                    for owner, name, function, is_active in tap.replacements():
+                        _patch(owner, name, _wrap(getattr(owner, name), function, is_active))
             if plan is not None:
                 _install_plan(plan)
         except BaseException:
             _restore(before)
             raise
         if _install_count == 0:
-            for on_install in _callbacks("on_install"):
-                on_install()
+            for tap in _taps():
+                tap.on_install()
         _install_count += 1
 
 
@@ -163,60 +122,33 @@ def _install_plan(plan: PatchPlan) -> None:
                     _patch(module, name, _replaced_by[id(value)])
 
 
-def _install_shared() -> None:
-    """Patch what is patched for all models: as the last time, where nothing was changed or imported since."""
-    global _shared
-    if _shared is not None and _shared.is_valid():
-        _shared.install()
-        _patches.extend(_shared.patches)
-        _replaced_by.update(_shared.replaced_by)
-        return
-    from . import TAPS
-
-    for tap in TAPS:
-        for owner, name, function, is_active in tap.replacements():
-            _patch(owner, name, _wrap(getattr(owner, name), function, is_active))
-    _shared = _SharedPatches(_patches.copy(), _replaced_by.copy())
-
-
 def remove() -> None:
     """Undo one `install`; the last one restores the original functions."""
     global _install_count
     with _lock:
         _install_count -= 1
         if _install_count == 0:
-            _restore_all()
-            for on_remove in _callbacks("on_remove"):
-                on_remove()
-
-
-def _restore_all() -> None:
-    shared = 0 if _shared is None else len(_shared.patches)
-    if _shared is not None and _patches[:shared] == _shared.patches:
-        _restore(shared)
-        if _shared.remove():
-            del _patches[:]
-    _restore(0)
-
-
-@functools.cache
-def _callbacks(name: str) -> list[Callable[[], None]]:
-    """The functions of this name of all taps that have one."""
-    from . import TAPS
-
-    return [function for function in (getattr(tap, name) for tap in TAPS) if function is not _nothing]
+            _restore(0)
+            for tap in _taps():
+                tap.on_remove()
 
 
 def on_watch() -> None:
     """Tell the taps that a watch opens."""
-    for function in _callbacks("on_watch"):
-        function()
+    for tap in _taps():
+        tap.on_watch()
 
 
 def on_close() -> None:
     """Tell the taps that a watch closes, before its model is forgotten."""
-    for function in _callbacks("on_close"):
-        function()
+    for tap in _taps():
+        tap.on_close()
+
+
+def _taps() -> tuple[Tap, ...]:
+    from . import TAPS
+
+    return TAPS
 
 
 @functools.lru_cache(maxsize=256)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from regard import load_trace, note, watch
+from regard.seeing import recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -235,3 +237,150 @@ def test_weights_set_to_zero_in_place_are_those_of_the_product() -> None:
     # In training it may be dropout, after which the weights are no longer known.
     (message,) = seen_of(masked_in_place, training=True).missed
     assert "changed in place between the softmax and the product" in message
+
+
+def test_weights_that_were_written_by_address_are_those_of_the_product() -> None:
+    """No version counter tells of it: what is held is what the model multiplied."""
+
+    def written(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        weights = softmax(q, k)
+        weights.data[:, :, 2] = 0
+        return weights @ v
+
+    seen = seen_of(written)
+    assert seen.faithful
+    assert not seen[0].weights.dense()[:, :, 2].any()
+
+
+def test_weights_changed_after_their_product_are_lost() -> None:
+    kept: list[Tensor] = []
+    seen = seen_of(lambda q, k, v: (kept.append(softmax(q, k)), kept[0] @ v)[1])
+    assert seen.faithful is True
+    kept[0].zero_()
+    assert seen[0].fidelity().lost
+    assert seen.faithful is False
+
+
+def test_whole_matrices_are_named_with_their_size() -> None:
+    (message,) = seen_of(WAYS["product"]).matrices
+    assert "840 B" in message
+    assert "in the module's own code" in message
+
+
+@pytest.mark.parametrize("options", [{}, {"limit": "1GB"}, {"keep": "cpu"}], ids=["none", "limit", "cpu"])
+def test_matrices_beyond_the_limit_are_named(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "MATRICES", 2 * B * H * Q * K * 4)
+    model, x = Block(WAYS["product"]), inputs()
+    with torch.no_grad(), watch(model, **options) as seen:
+        for _ in range(3):
+            model(*x)
+    assert len(seen) == (3 if options else 2)
+    if not options:
+        (message,) = seen.missed
+        assert message.startswith("Block: its weights, 840 B, are not held")
+        assert "limit=" in message
+
+
+def test_a_generation_is_saved_with_its_weights(tmp_path: Path) -> None:
+    q, k, v = inputs()
+    model = Block(WAYS["product"])
+    with torch.no_grad(), watch(model) as seen:
+        model(q[..., :3, :], k[..., :5, :], v[..., :5, :])
+        model(q[..., 3:4, :], k[..., :6, :], v[..., :6, :])
+    seen.save(tmp_path / "trace")
+    (back,) = load_trace(tmp_path / "trace")
+    assert back.steps == [3, 1]
+    torch.testing.assert_close(back.weights.dense(), seen[0].weights.dense(), rtol=0, atol=0)
+
+
+def test_a_default_device_and_a_thread_change_nothing() -> None:
+    model, x = Block(WAYS["product"]), inputs()
+    torch.set_default_device("cpu")
+    try:
+        with ThreadPoolExecutor(1) as pool, torch.no_grad(), watch(model) as seen:
+            assert pool.submit(lambda: softmax(*x[:2]) @ x[2]).result() is not None
+            model(*x)
+    finally:
+        torch.set_default_device(None)
+    assert len(seen) == 1
+    assert seen.faithful is True
+
+
+class PooledAttention(nn.Module):
+    """A module that calls a function, and may have other attention inside."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+        self.inner = nn.MultiheadAttention(D, 2, batch_first=True)
+
+    def forward(self, scores: Tensor, v: Tensor) -> Tensor:
+        return self.function(scores, v)
+
+
+def seen_of_scores(function: Callable[..., Tensor], batch: int = B) -> Any:
+    torch.manual_seed(0)
+    scores, v = torch.randn(batch, K), torch.randn(batch, K, D)
+    model = PooledAttention(function)
+    with torch.no_grad(), watch(model) as seen:
+        out = model(scores, v)
+    torch.testing.assert_close(out, model(scores, v), rtol=0, atol=0)
+    return seen, scores.softmax(-1)
+
+
+SUMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "column of weights": lambda s, v: (s[..., None].softmax(1) * v).sum(1),
+    "weights last": lambda s, v: (v.mT * s.softmax(-1)[:, None]).sum(dim=-1, keepdim=True),
+    "torch.sum": lambda s, v: torch.sum(torch.mul(s.softmax(-1).unsqueeze(-1), v), dim=[1]),
+}
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("way", SUMS)
+def test_weights_times_values_summed_are_attention_and_proved(way: str, batch: int) -> None:
+    seen, weights = seen_of_scores(SUMS[way], batch)
+    (call,) = seen
+    assert call.shape == (batch, 1, K)
+    torch.testing.assert_close(call.weights.tile(slice(None), slice(None))[:, 0], weights)
+    assert seen.faithful is True
+    assert seen.missed == []
+
+
+def test_several_queries() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(B, 3, K, D) for _ in range(3))
+    model = PooledAttention(lambda q, v: ((q @ k.mT).softmax(-1)[..., None] * v[..., None, :, :]).sum(-2))
+    with torch.no_grad(), watch(model) as seen:
+        model(q, v)
+    assert seen[0].shape == (B, 3, K, K)
+    assert seen.faithful is True
+    torch.testing.assert_close(seen[0].weights.tile(slice(None), slice(None)), (q @ k.mT).softmax(-1))
+
+
+NOT_ATTENTION: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "a gate": lambda s, v: s.softmax(-1)[..., None] * v,
+    "a sum over another axis": lambda s, v: (s.softmax(-1)[..., None] * v).sum(-1),
+    "a softmax over one entry": lambda s, v: (s[..., None].softmax(-1) * v).sum(1),
+}
+
+
+@pytest.mark.parametrize("way", NOT_ATTENTION)
+def test_a_gate_is_named_and_not_shown(way: str) -> None:
+    seen, _ = seen_of_scores(NOT_ATTENTION[way])
+    assert len(seen) == 0
+    assert "is not followed by a product with values" in seen.missed[0]
+    assert seen.faithful is False
+
+
+def test_weights_are_masked_before_a_product_of_matrices() -> None:
+    seen, weights = seen_of_scores(lambda s, v: (s.softmax(-1) * torch.ones(K))[:, None] @ v)
+    torch.testing.assert_close(seen[0].weights.tile(slice(None), slice(None))[:, 0], weights)
+    assert seen.faithful is True
+
+
+def test_attention_of_torch_behind_a_softmax_is_seen() -> None:
+    model = PooledAttention(lambda s, v: model.inner(v * s.softmax(-1)[..., None], v, v)[0])
+    with torch.no_grad(), watch(model) as seen:
+        model(torch.randn(B, K), torch.randn(B, K, D))
+    assert [call.name for call in seen] == ["inner"]
+    assert seen[0].fidelity().faithful is True

@@ -1,37 +1,186 @@
-"""CallRecorder: the calls of a watch, collected while the model runs, and made when somebody asks."""
+"""The recorder of a watch: what a tap keeps of a call while the model runs; calls are made of it when somebody asks.
+
+While the model runs, one `CapturedCall` is appended: references, version counters and some rows of the output. Only
+what later calls depend on is decided at once: whether keys are those of a cache that grew, so that the old ones need
+not be kept. Names, masks, steps of a generation and weights are the work of `settle`.
+"""
 
 from __future__ import annotations
 
 import functools
+import math
 import threading
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .. import call_routing
-from ..attention_call import Call
-from ..call_inputs_and_output import placed, tensors_of, with_some_rows
-from ..computed_weights import IN_ITS_OWN_CODE
-from ..module_depth import ModuleDepths, is_distributed
-from ..tensor_storage import TensorStorage, format_bytes
-from . import key_growth
-from .call_log import CAPTURED, MODULE, PREVIOUS, CallLog, Q
-from .captured_call import CapturedCall, CapturedSteps
-from .module_outputs import ModuleOutputs
+from ..attention.tensor_versions import version_of
+from .capture.attention_call import Call
+from .capture.call_inputs_and_output import placed, some_rows, tensors_of, with_some_rows
+from .capture.computed_weights import IN_ITS_OWN_CODE
+from .capture.module_depth import ModuleDepths
+from .capture.tensor_storage import TensorStorage, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ....attention import Mask
-    from ..call_inputs_and_output import Record
-    from ..output_gradients import GraphOutput
-    from .call_log import LoggedCall
-    from .key_growth import KeyGrowth
+    from jaxtyping import Float, Int
 
+    from ..attention import Mask
+    from .capture.call_inputs_and_output import Record
+    from .capture.output_gradients import GraphOutput
+
+MATRICES = 8 << 30
+"""Bytes of whole weight matrices that a watch without a limit of its own holds: of models that compute their weights in
+their own code, whose queries and keys are not known."""
 LONG_MASKS = 1 << 26
 """Masks of more bytes than this, all together, are shortened when the watch closes; others when somebody asks."""
+
+
+@dataclass(slots=True, eq=False)
+class CapturedCall:
+    """References to the tensors of a call without their graph, and how often each was changed.
+
+    `settings` are equal for calls that may be steps of one generation; None if only their records can tell. `details`
+    is anything else that `make` needs. `learned` are further tensors that the weights depend on.
+    """
+
+    make: Callable[[CapturedCall], Record]
+    q: Float[Tensor, "*batch q d"]
+    k: Float[Tensor, "*batch_k k d"]
+    v: Float[Tensor, "*batch_k k d_v"]
+    out: Float[Tensor, "*batch q d_v"]
+    """The output, of which a copy of some rows is kept."""
+    mask: Tensor | None = None
+    state: Tensor | None = None
+    learned: tuple[Tensor, ...] = ()
+    settings: tuple[Any, ...] | None = None
+    details: Any = None
+    rows: Int[Tensor, " rows"] | None = field(init=False)
+    """The queries that `out` belongs to; None for all of them."""
+    address: int = field(init=False)
+    queries: int = field(init=False)
+    keys: int = field(init=False)
+    key_versions: tuple[int | None, int | None] = field(init=False)
+    _fixed_versions: list[int | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.out.requires_grad or self.q.requires_grad or self.k.requires_grad or self.v.requires_grad:
+            self.q, self.k, self.v, self.out = self.q.detach(), self.k.detach(), self.v.detach(), self.out.detach()
+            self.state = None if self.state is None else self.state.detach()
+        if self.mask is not None and self.mask.requires_grad:
+            self.mask = self.mask.detach()
+        self.queries, self.keys = self.q.size(-2), self.k.size(-2)
+        self.address = self.out.data_ptr()
+        self.rows, self.out = some_rows(self.out)
+        self.key_versions = version_of(self.k), version_of(self.v)
+        self._fixed_versions = [version_of(x) for x in self._fixed()]
+
+    def _fixed(self) -> list[Tensor]:
+        """What the weights depend on, without keys and values."""
+        return [x for x in (self.q, self.state, self.mask, *self.learned) if x is not None]
+
+    def tensors(self) -> list[Tensor]:
+        """Everything that is held, without the rows of the output."""
+        return [*self._fixed(), self.k, self.v]
+
+    def record(self) -> Record:
+        """The record, which says whether a tensor was changed in place since the call."""
+        record = self.make(self)
+        record.changed = self._fixed_versions != [version_of(x) for x in self._fixed()]
+        record.key_versions = self.key_versions
+        return record
+
+
+class CapturedSteps:
+    """Calls of one module whose keys contain those of the call before: only the newest keys and values are kept.
+
+    Usually a single call. A key/value cache that is copied to a longer tensor at every step, or slides, makes more.
+    """
+
+    def __init__(self, name: str, call: CapturedCall, ablated: str) -> None:
+        self.name, self.ablated, self.calls = name, ablated, [call]
+        self._left: tuple[tuple[Tensor, Tensor], ...] = ()
+        """Keys and values that a sliding cache no longer has."""
+        self.total = call.keys
+        """The number of keys of all calls."""
+
+    def may_continue(self, call: CapturedCall) -> bool:
+        """Whether the call may be a step after these, by its lengths alone."""
+        return call.keys > call.queries or (call.queries == 1 and call.keys == self.total)
+
+    def shares_keys(self, call: CapturedCall) -> bool:
+        """Whether keys and values begin at the same place in memory: then keeping the call takes no more of it."""
+        last = self.calls[-1]
+        return call.k.data_ptr() == last.k.data_ptr() and call.v.data_ptr() == last.v.data_ptr()
+
+    def append(self, call: CapturedCall, trusted: bool) -> bool | None:
+        """Append the call if its keys are those of the last call, without the first ones, and those of new queries.
+
+        The first and the last common row are compared, unless the call is trusted. None if more must be compared.
+        """
+        last, old = self.calls[-1], call.keys - call.queries
+        left = last.keys - old
+        if old <= 0 or left < 0 or not _same_kind(self.calls[0], call):
+            return None
+        if call.queries == 1 and call.keys == self.total and _same_rows(last, call, (last.keys - 1, call.keys - 1)):
+            return None  # perhaps unchanged keys of another sequence
+        if not trusted and not _same_rows(last, call, (left, 0), (last.keys - 1, old - 1)):
+            return False
+        if left:
+            self._left += ((last.k.narrow(-2, 0, left).clone(), last.v.narrow(-2, 0, left).clone()),)
+        last.k = last.v = None  # type: ignore[assignment]
+        self.calls.append(call)
+        self.total += call.queries
+        return True
+
+    def keys_and_values(self) -> tuple[Tensor, Tensor]:
+        """All keys and values."""
+        last = self.calls[-1]
+        if not self._left:
+            return last.k, last.v
+        k, v = zip(*self._left, (last.k, last.v), strict=True)
+        return torch.cat(k, dim=-2), torch.cat(v, dim=-2)
+
+    def records(self, k: Tensor, v: Tensor) -> list[tuple[int, Record]]:
+        """Records of all calls, each with its first key; `k` and `v` are all keys and values."""
+        records, total = [], self.calls[0].keys
+        for at, call in enumerate(self.calls):
+            total += call.queries if at else 0
+            first = total - call.keys
+            call.k, call.v = k.narrow(-2, first, call.keys), v.narrow(-2, first, call.keys)
+            records.append((first, call.record()))
+        return records
+
+
+def _same_kind(a: CapturedCall, b: CapturedCall) -> bool:
+    """Whether two calls are of the same function with the same settings and shapes but for their lengths."""
+    return (
+        a.settings is not None
+        and a.make is b.make
+        and a.settings == b.settings
+        and _adds(a.mask) == _adds(b.mask)
+        and a.q.shape[:-2] == b.q.shape[:-2]
+        and a.q.shape[-1] == b.q.shape[-1]
+    )
+
+
+def _adds(mask: Tensor | None) -> bool:
+    """Whether it is a bias: numbers that are added, not booleans."""
+    return mask is not None and mask.dtype != torch.bool
+
+
+def _same_rows(a: CapturedCall, b: CapturedCall, *rows: tuple[int, int]) -> bool:
+    """Whether these rows of keys and values of two calls are equal."""
+    if a.k.shape[:-2] != b.k.shape[:-2] or a.k.shape[-1] != b.k.shape[-1] or a.v.shape[-1] != b.v.shape[-1]:
+        return False
+    pairs = [(x.select(-2, i), y.select(-2, j)) for x, y in ((a.k, b.k), (a.v, b.v)) for i, j in rows]
+    if a.k.is_cuda:  # every comparison waits for the GPU: one for all
+        first, second = (torch.cat([x.flatten() for x in side]) for side in zip(*pairs, strict=True))
+        return torch.equal(first, second)
+    return all(torch.equal(x, y) for x, y in pairs)
 
 
 class DeferredCall(NamedTuple):
@@ -45,47 +194,28 @@ class DeferredCall(NamedTuple):
 
 
 class CallRecorder:
-    """Collects the calls of one watch.
-
-    Only what later calls depend on is decided while the model runs: whether keys and values are those of a cache that
-    grew, so that the old ones need not be kept. The rest is done by `settle`.
-    """
+    """Collects the calls of one watch."""
 
     def __init__(
-        self,
-        storage: TensorStorage | None = None,
-        depths: ModuleDepths | None = None,
-        gradients: bool = False,
-        fixed_outputs: dict[str, bool] | None = None,
-        names: dict[int, str] | None = None,
-        known: dict[int, LoggedCall | None] | None = None,
+        self, storage: TensorStorage | None = None, depths: ModuleDepths | None = None, gradients: bool = False
     ) -> None:
-        """With `gradients`, the gradient of each output is kept; its hook needs the call at once.
-
-        `fixed_outputs` says of modules that ran before whether they left their output unchanged; `names` has the names
-        of modules by id, and `known` the ids of those whose calls can be logged. None: none can.
-        """
+        """With `gradients`, the gradient of each output is kept; its hook needs the call at once."""
         self.gradients = gradients
         self.storage = TensorStorage(None, None) if storage is None else storage
         self._at_once = self.storage.copies or gradients or not self.storage.values
-        self._names = {} if names is None else names
-        can_log = known is not None and not self._at_once and self.storage.limit is None
-        self.log = CallLog(known) if can_log and known is not None else None
-        """Where calls of known modules go while the model runs, before all that is pending."""
-        fixed = {} if fixed_outputs is None else fixed_outputs
-        self._open: dict[str, CapturedSteps] = {}  # the pending steps of each module that may continue
-        self.outputs = ModuleOutputs(fixed, self._names, known, self.log, self._open)
         self.depths = ModuleDepths([]) if depths is None else depths
         self.calls: list[Call] = []
         self.missed: list[str] = []
         self.advice = ""
         self._lock = threading.RLock()
         self._pending: list[CapturedSteps | DeferredCall] = []
+        self._open: dict[str, CapturedSteps] = {}  # the pending steps of each module that may continue
         self._last_calls: dict[str, Call] = {}  # those of modules whose calls are settled
         self._last_written: tuple[str, int, Call, Call | None] | None = None
         self._pass: dict[str, bool] = {}  # the modules of this forward pass, and whether each continued its call
         self._masks: dict[int, int] = {}  # bytes of masks, by id
         self._over_limit = 0
+        self._matrices = 0  # bytes
         self._unseen: dict[str, str] = {}
         self._advise: Callable[[], str] | None = None
 
@@ -94,63 +224,32 @@ class CallRecorder:
     def add_captured(self, name: str, call: CapturedCall, ablated: str = "", output: GraphOutput | None = None) -> None:
         """Add a call, or append it to the last call of the same module if it is the next step of a generation."""
         with self._lock:
-            growth = key_growth.take()
-            if self.log is not None and self.log.entries:
-                self.outputs.check()  # others have run since
-            self._read_log()
-            self.outputs.keep(name, call)
-            self._add_call(name, call, ablated, output, growth=growth)
-
-    def _add_call(
-        self,
-        name: str,
-        call: CapturedCall,
-        ablated: str = "",
-        output: GraphOutput | None = None,
-        grown_from: CapturedCall | None = None,
-        growth: KeyGrowth | None = None,
-    ) -> None:
-        """Add a call whose output is kept; its keys begin with those of `grown_from`, or were made by a cache."""
-        last = self._open.get(name)
-        if self._at_once or (last is None and name in self._last_calls):
-            self._add_now(name, call.record, call.address, ablated, output)
-            return
-        if last is not None and last.ablated == ablated and last.may_continue(call):
-            grown = grown_from is not None and last.calls[-1] is grown_from
-            joined = self._append_captured(name, last, call, grown or last.has_grown(call, growth))
-            if joined:
+            last = self._open.get(name)
+            if self._at_once or (last is None and name in self._last_calls):
+                self._add_now(name, call.record, call.address, ablated, output)
                 return
-            if joined is None:
-                self._add_now(name, call.record, call.address, ablated)
+            if last is not None and last.ablated == ablated and last.may_continue(call):
+                joined = self._append_captured(name, last, call)
+                if joined:
+                    return
+                if joined is None:
+                    self._add_now(name, call.record, call.address, ablated)
+                    return
+            if self.storage.limit is not None and not self.storage.reserve(call.tensors()):
+                self._over_limit += 1
                 return
-        if self.storage.limit is not None and not self.storage.reserve(call.tensors()):
-            self._over_limit += 1
-            return
-        self._open[name] = steps = CapturedSteps(name, call, ablated)
-        self._pending.append(steps)
-        if call.mask is not None:
-            self._masks[id(call.mask)] = call.mask.nbytes
+            self._open[name] = steps = CapturedSteps(name, call, ablated)
+            self._pending.append(steps)
+            if call.mask is not None:
+                self._masks[id(call.mask)] = call.mask.nbytes
 
-    def _read_log(self) -> None:
-        """Add the calls that were logged, in their order."""
-        if self.log is None or not self.log.entries:
-            return
-        for entry, fixed in self.log.take():
-            name, previous = self._names[entry[MODULE]], entry[PREVIOUS]
-            try:
-                entry[CAPTURED] = call = CapturedCall.of_logged(fixed)
-                entry[PREVIOUS] = None
-                self._add_call(name, call, grown_from=None if previous is None else previous[CAPTURED])
-            except Exception as error:  # an error of ours must not stop the model
-                self.add_missed(name, call_routing.failure(error, entry[Q]))
-
-    def _append_captured(self, name: str, last: CapturedSteps, call: CapturedCall, grown: bool) -> bool | None:
+    def _append_captured(self, name: str, last: CapturedSteps, call: CapturedCall) -> bool | None:
         """Whether the call was appended to the last of its module; None if its record has to be compared."""
         if self.storage.limit is not None:
             return None
-        if not grown and last.shares_keys(call):
+        if last.shares_keys(call):
             return False  # nothing is saved by a decision now
-        joined = last.append(call, call.queries == 1 and self._is_trusted(name, call.k), grown)
+        joined = last.append(call, call.queries == 1 and self._is_trusted(name, call.k))
         self._pass[name] = bool(joined)
         return joined
 
@@ -173,7 +272,6 @@ class CallRecorder:
     ) -> None:
         """Add a call whose record `make` computes later; `tensors` are what it keeps alive."""
         with self._lock:
-            self._read_log()
             if self.storage.copies:
                 self._add_now(name, functools.partial(self._compute_now, make), 0, ablated, output)
             elif self.storage.limit is not None and not self.storage.reserve(tensors):
@@ -188,7 +286,6 @@ class CallRecorder:
     def add_record(self, name: str, record: Record, ablated: str, output: GraphOutput | None = None) -> None:
         """Add a call at once, by its record."""
         with self._lock:
-            self._read_log()
             self._add_now(name, lambda: record, record.out.data_ptr(), ablated, output)
 
     def add_missed(self, name: str, reason: str) -> None:
@@ -203,11 +300,6 @@ class CallRecorder:
     def close(self, advise: Callable[[], str]) -> None:
         """At the end of the watch. `advise` says what to do if there was no call."""
         self._advise = advise
-        self.outputs.check()
-        if self.log is not None:
-            self.log.close()
-            if self.log.mask_bytes >= LONG_MASKS or is_distributed():
-                self._read_log()
         self.depths.keep_shares({*(entry.name for entry in self._pending), *(call.name for call in self.calls)})
         if self.storage.copies or sum(self._masks.values()) >= LONG_MASKS:
             self.settle()
@@ -216,13 +308,12 @@ class CallRecorder:
 
     def settle(self) -> CallRecorder:
         """Make the calls of what was collected."""
+        from .capture.call_routing import suspend_reports
+
         with self._lock:
             self.storage.wait_for_copies()
-            if self.log is not None and self.log.entries:
-                with call_routing.suspend_reports(), torch.no_grad():
-                    self._read_log()
             if self._pending or self._advise is not None:
-                with call_routing.suspend_reports(), torch.no_grad():
+                with suspend_reports(), torch.no_grad():
                     self._settle_pending()
                     if self._advise is not None:
                         advise, self._advise = self._advise, None
@@ -244,8 +335,6 @@ class CallRecorder:
             return
         k, v = entry.keys_and_values()
         (_, first), *later = entry.records(k, v)
-        if first.out_changed or any(record.out_changed for _, record in later):
-            self.outputs.add_changed(entry.name)
         if self._joins(entry.name, first, entry.calls[0].address, entry.ablated):
             for _, record in later:
                 self._append_step(entry.name, self._last_calls[entry.name], record)
@@ -285,6 +374,8 @@ class CallRecorder:
         self._settle_pending()
         try:
             record = make() if self.storage.values else self._without_values(make())
+            if record.matrix and not self._has_room(name, record):
+                return
             if not self._joins(name, record, address, ablated):
                 if self.storage.limit is not None and not self.storage.reserve(tensors_of(record)):
                     self._over_limit += 1
@@ -297,6 +388,23 @@ class CallRecorder:
                 self._last_calls[name].follow_gradient(output, self.storage.store)
         except Exception as error:  # an error of ours must not stop the model
             self.add_missed(name, f"the call could not be recorded: {error}")
+
+    def _has_room(self, name: str, record: Record) -> bool:
+        """Whether a whole matrix of weights can be held; if not, the call is named as missed."""
+        if self.storage.limit is not None or self.storage.copies:
+            return True
+        energies = record.energies
+        size = math.prod((*energies.batch, energies.queries, energies.keys)) * energies.a.itemsize
+        if self._matrices + size > MATRICES:
+            self.add_missed(
+                name,
+                f"its weights, {format_bytes(size)}, are not held: {record.matrix}, so that they can be held only as "
+                f"whole matrices, and those of this watch would take more than {format_bytes(MATRICES)}. Watch fewer "
+                'layers (layers=…), keep="cpu" or a folder, or say what may be held (limit="64GB")',
+            )
+            return False
+        self._matrices += size
+        return True
 
     def _joins(self, name: str, record: Record, address: int, ablated: str) -> bool:
         """Whether the record was appended to the last call of its module, as the next step of a generation."""
@@ -346,9 +454,9 @@ class CallRecorder:
 
     def _without_values(self, record: Record) -> Record:
         """The record proved at once, without its values and outputs."""
-        fidelity = Call("", placed(record, Tensor.detach)).fidelity()
+        record = self._compute_now(lambda: record)
         v, out = (x.new_empty(*x.shape[:-1], 0) for x in (record.v, record.out))
-        return replace(record, v=v, out=out, measured=fidelity.error, budget=fidelity.budget, after=None)
+        return replace(record, v=v, out=out)
 
     def _append_step(self, name: str, last: Call, record: Record) -> bool:
         """Append the record to the last call if it is the next step of a generation and fits into the limit."""

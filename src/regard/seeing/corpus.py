@@ -4,8 +4,8 @@
     FOLDER/part-*.safetensors    sums of one process, and the texts they hold, replaced every half minute
 
 A run that was killed is started again by the same command, with any number of processes: texts in a saved part are not
-read again. Sums are exact (`ExactSums`), so the result does not depend on how texts were divided. Under torchrun every
-process has its part; the folder must be one that all of them can reach.
+read again. Under torchrun every process has its part; the folder must be one that all of them can reach. Sums are in
+float64: how the texts were divided changes the last of its digits.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...atomic_write import make_folder, replacing_file, write_text
-from ...process_group_exit import leave_groups_at_exit
-from .exact_sums import ExactSums
+from ..atomic_write import make_folder, replacing_file, write_text
+from ..process_group_exit import leave_groups_at_exit
+from .effects.effect_table import Effects
+from .effects.row_replacement import Site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from torch import nn
+    from jaxtyping import Float
+    from torch import Tensor, nn
 
 SAVE_SECONDS = 30.0
 DONE = "done"
@@ -38,6 +40,62 @@ LONGEST_WAIT = timedelta(days=30)
 """How long the first process waits for the last one. torchrun ends all of them if one fails."""
 VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 """The environment variables that torchrun sets, and their values without it."""
+
+
+SEPARATOR = "\n"
+"""Between the parts of a name in `state`; no module's name holds it."""
+BASE = ("metric",)
+DIGITS = 6
+"""Of numbers in names, which are sorted as text."""
+
+
+class Sums:
+    """Sums and counts of tensors under names; a name is a tuple of strings."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[str, ...], Float[Tensor, "..."]] = {}
+        self._counts: dict[tuple[str, ...], int] = {}
+
+    @property
+    def names(self) -> list[tuple[str, ...]]:
+        return list(self._sums)
+
+    def add(self, name: tuple[str, ...], values: Float[Tensor, "..."], count: int = 1) -> None:
+        """Add one term, or a sum of several."""
+        terms, former = values.detach().to("cpu", torch.float64), self._sums.get(name)
+        if former is not None and former.shape != terms.shape:
+            raise ValueError(f"{' '.join(name)} has the shape {tuple(terms.shape)}, and {tuple(former.shape)} before")
+        self._sums[name] = terms if former is None else former + terms
+        self._counts[name] = self.count(name) + count
+
+    def merge(self, other: Sums) -> None:
+        """Add all sums and counts of another part."""
+        for name, terms in other._sums.items():
+            self.add(name, terms, other.count(name))
+
+    def count(self, name: tuple[str, ...]) -> int:
+        """The number of terms."""
+        return self._counts.get(name, 0)
+
+    def sum(self, name: tuple[str, ...]) -> Float[Tensor, "..."]:
+        return self._sums[name]
+
+    def mean(self, name: tuple[str, ...]) -> Float[Tensor, "..."]:
+        return self._sums[name] / self._counts[name]
+
+    def state(self) -> dict[str, Tensor]:
+        """Tensors to save, by name."""
+        state = {SEPARATOR.join(("total", *name)): terms.contiguous() for name, terms in self._sums.items()}
+        return state | {SEPARATOR.join(("count", *name)): torch.tensor(n) for name, n in self._counts.items()}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Tensor]) -> Sums:
+        sums = cls()
+        for key, count in state.items():
+            kind, _, name = key.partition(SEPARATOR)
+            if kind == "count":
+                sums.add(tuple(name.split(SEPARATOR)), state[f"total{SEPARATOR}{name}"], int(count))
+        return sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +116,13 @@ class Process:
 
 def run_corpus(
     texts: int,
-    add: Callable[[ExactSums, int], None],
+    add: Callable[[Sums, int], None],
     folder: Path | None,
     settings: dict[str, Any],
     *,
     process: Process | None = None,
     progress: Callable[[list[int]], Iterable[int]] = iter,
-) -> ExactSums | None:
+) -> Sums | None:
     """Call `add(sums, number)` for each of the texts that no saved part holds; the sums over all of them.
 
     Of several processes, the first one waits for the others and gets the result; the others get None. Without a folder
@@ -74,7 +132,7 @@ def run_corpus(
     if folder is None:
         if process.count > 1:
             raise ValueError(f"{process.count} processes merge their results in a folder: give --state FOLDER")
-        sums = ExactSums()
+        sums = Sums()
         for number in progress(list(range(texts))):
             add(sums, number)
         return sums
@@ -93,12 +151,12 @@ def run_corpus(
 
 def _add_share(
     share: list[int],
-    add: Callable[[ExactSums, int], None],
+    add: Callable[[Sums, int], None],
     folder: Path,
     process: Process,
     progress: Callable[[list[int]], Iterable[int]],
 ) -> None:
-    sums, finished = ExactSums(), list[int]()
+    sums, finished = Sums(), list[int]()
     path = folder / f"part-{process.rank}-{token_hex(4)}.safetensors"
     saved = time.monotonic()
     for number in progress(share):
@@ -111,14 +169,14 @@ def _add_share(
         _save(path, sums, finished)
 
 
-def _save(path: Path, sums: ExactSums, finished: list[int]) -> None:
+def _save(path: Path, sums: Sums, finished: list[int]) -> None:
     from safetensors.torch import save_file
 
     with replacing_file(path) as unfinished:
         save_file(sums.state() | {DONE: torch.tensor(finished)}, unfinished)
 
 
-def _parts(folder: Path) -> dict[Path, tuple[ExactSums, list[int]]]:
+def _parts(folder: Path) -> dict[Path, tuple[Sums, list[int]]]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -127,14 +185,14 @@ def _parts(folder: Path) -> dict[Path, tuple[ExactSums, list[int]]]:
         try:
             state = load_file(path)
             numbers = state.pop(DONE).tolist()
+            parts[path] = Sums.from_state(state), numbers
         except (SafetensorError, KeyError) as error:
             raise ValueError(f"{path} is damaged ({error}); delete it, and its texts are read again") from None
-        parts[path] = ExactSums.from_state(state), numbers
     return parts
 
 
-def _merged(folder: Path, texts: int) -> ExactSums:
-    total, holder = ExactSums(), dict[int, Path]()
+def _merged(folder: Path, texts: int) -> Sums:
+    total, holder = Sums(), dict[int, Path]()
     for path, (sums, numbers) in _parts(folder).items():
         for number in numbers:
             if number in holder:
@@ -202,3 +260,22 @@ def progress_bar(title: str, process: Process) -> Callable[[list[int]], Iterator
         return iter(track(numbers, name, console=Console(stderr=True)))
 
     return bar
+
+
+def add_effects(sums: Sums, effects: Effects) -> None:
+    """Add the effects of one text, its mean over the batch."""
+    sums.add(BASE, effects.base.mean())
+    for site, value in zip(effects.sites, effects.values.mean(1), strict=True):
+        if site.layer is None:
+            raise ValueError("effects of tokens have no mean over texts: a token's place means something else in each")
+        head = "" if site.head is None else f"{site.head:0{DIGITS}d}"
+        sums.add(("site", f"{site.layer:0{DIGITS}d}", head, site.module), value)
+
+
+def mean_effects(sums: Sums, by: str) -> Effects:
+    """The mean of each site's metric over the texts, as the effects of one entry."""
+    names = sorted(name for name in sums.names if name[0] == "site")
+    sites = [Site(int(layer), int(head) if head else None, None, module) for _, layer, head, module in names]
+    values = torch.stack([sums.mean(name) for name in names])
+    of = "layers" if sites[0].head is None else "heads"
+    return Effects(of, by, sites, sums.mean(BASE)[None], values[:, None])

@@ -1,4 +1,4 @@
-"""Runs over a corpus: divided, killed, continued and merged, with the same sums to the last bit."""
+"""Runs over a corpus: divided, killed, continued and merged, with the same sums."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from regard.seeing import corpus
 from regard.seeing.analysis import Patterns
-from regard.seeing.corpus import corpus_run
-from regard.seeing.corpus.corpus_run import Process, run_corpus, weights_digest
-from regard.seeing.corpus.exact_sums import ExactSums
+from regard.seeing.corpus import Process, Sums, add_effects, mean_effects, run_corpus, weights_digest
+from regard.seeing.effects.effect_table import Effects
+from regard.seeing.effects.row_replacement import Site
 from tests.support.attention_model import AttentionModel, random_text, watched
 from tests.support.paths import ROOT
 
@@ -26,7 +27,7 @@ TEXTS = 12
 NAME = ("x",)
 
 
-def _add(sums: ExactSums, number: int) -> None:
+def _add(sums: Sums, number: int) -> None:
     sums.add(NAME, torch.randn(5, generator=torch.Generator().manual_seed(number)) * 10**number)
 
 
@@ -49,10 +50,10 @@ def _whole() -> torch.Tensor:
 
 
 def test_a_killed_run_continues_where_it_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_run, "SAVE_SECONDS", -1.0)
+    monkeypatch.setattr(corpus, "SAVE_SECONDS", -1.0)
     folder, read = tmp_path / "sums", list[int]()
 
-    def add(sums: ExactSums, number: int) -> None:
+    def add(sums: Sums, number: int) -> None:
         read.append(number)
         _add(sums, number)
 
@@ -61,10 +62,10 @@ def test_a_killed_run_continues_where_it_was_saved(tmp_path: Path, monkeypatch: 
     sums = run_corpus(TEXTS, add, folder, {}, process=Process())
     assert sums is not None
     assert read == list(range(TEXTS))
-    assert torch.equal(sums.sum(NAME), _whole())
+    torch.testing.assert_close(sums.sum(NAME), _whole(), rtol=1e-14, atol=0)
     again = run_corpus(TEXTS, add, folder, {}, process=Process())  # nothing is left to do
     assert again is not None
-    assert torch.equal(again.sum(NAME), _whole())
+    assert torch.equal(again.sum(NAME), sums.sum(NAME))
     assert len(read) == TEXTS
 
 
@@ -81,8 +82,8 @@ def test_two_processes_give_what_one_gives(tmp_path: Path) -> None:
     code = (
         "import sys, torch\n"
         "from pathlib import Path\n"
-        "from tests.seeing.corpus.test_corpus_run import NAME, TEXTS, _add\n"
-        "from regard.seeing.corpus.corpus_run import run_corpus\n"
+        "from tests.seeing.test_corpus import NAME, TEXTS, _add\n"
+        "from regard.seeing.corpus import run_corpus\n"
         "sums = run_corpus(TEXTS, _add, Path(sys.argv[1]), {})\n"
         "if sums is not None:\n"
         "    torch.save(sums.sum(NAME), sys.argv[2])\n"
@@ -103,8 +104,8 @@ def test_two_processes_give_what_one_gives(tmp_path: Path) -> None:
     for process in processes:
         _, error = process.communicate(timeout=120)
         assert process.returncode == 0, error.decode()
-    assert torch.equal(torch.load(tmp_path / "result.pt", weights_only=True), _whole())
-    parts = corpus_run._parts(tmp_path / "sums")
+    torch.testing.assert_close(torch.load(tmp_path / "result.pt", weights_only=True), _whole(), rtol=1e-14, atol=0)
+    parts = corpus._parts(tmp_path / "sums")
     assert sorted(len(numbers) for _, numbers in parts.values()) == [TEXTS // 2, TEXTS // 2]
 
 
@@ -112,8 +113,8 @@ def test_patterns_of_parts_are_those_of_the_whole() -> None:
     """Scores and p values, whose random keys depend on the text's number and not on what was added before."""
     texts = [random_text(20 + number) for number in range(4)]
 
-    def added(numbers: list[int]) -> ExactSums:
-        sums = ExactSums()
+    def added(numbers: list[int]) -> Sums:
+        sums = Sums()
         for number in numbers:
             torch.manual_seed(0)
             Patterns(sums=sums).add(watched(texts[number].ids), texts[number], number=number)
@@ -121,10 +122,12 @@ def test_patterns_of_parts_are_those_of_the_whole() -> None:
 
     whole, first, second = added([0, 1, 2, 3]), added([1, 3]), added([2, 0])
     second.merge(first)
-    expected, parts = Patterns(sums=whole), Patterns(sums=ExactSums.from_state(second.state()))
+    expected, parts = Patterns(sums=whole), Patterns(sums=Sums.from_state(second.state()))
     assert parts.texts == expected.texts == 4
     assert parts.names == expected.names
-    assert parts.heads() == expected.heads()
+    for part, whole_head in zip(parts.heads(), expected.heads(), strict=True):
+        assert part.scores == pytest.approx(whole_head.scores, rel=1e-12)
+        assert part.p == whole_head.p
 
 
 def test_refusals(tmp_path: Path) -> None:
@@ -135,7 +138,7 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="model was 'a' and is 'b'"):
         run_corpus(TEXTS, _add, folder, {"model": "b"}, process=Process())
     with pytest.raises(ValueError, match="holds 12 of 13 texts"):
-        corpus_run._merged(folder, TEXTS + 1)
+        corpus._merged(folder, TEXTS + 1)
     part = next(folder.glob("part-*"))
     (folder / "part-9-copy.safetensors").write_bytes(part.read_bytes())
     with pytest.raises(ValueError, match="two runs used the folder"):
@@ -158,3 +161,36 @@ def test_another_checkpoint_has_another_digest() -> None:
         model.embedding.weight[13, 5] += 1e-3  # one element of one parameter
     assert weights_digest(model) != before
     assert weights_digest(model.bfloat16()) != before
+
+
+def test_a_state_brings_all_back_and_other_shapes_are_refused() -> None:
+    sums = Sums()
+    for term in torch.randn(9, 4):
+        sums.add(NAME, term)
+    sums.add(("draw", "a"), torch.ones(2, 3))
+    back = Sums.from_state(sums.state())
+    assert sorted(back.names) == sorted(sums.names)
+    assert torch.equal(back.sum(NAME), sums.sum(NAME))
+    assert back.count(NAME) == 9
+    with pytest.raises(ValueError, match=r"shape \(5,\), and \(4,\) before"):
+        sums.add(NAME, torch.ones(5))
+
+
+def test_the_mean_over_texts_in_the_order_of_layers_and_heads() -> None:
+    sites = [Site(layer, head, None, f"layer.{layer}") for layer in (0, 2, 11) for head in range(2)]
+    several = [
+        Effects("heads", "zero", sites, torch.rand(1).double(), torch.rand(len(sites), 1).double()) for _ in range(5)
+    ]
+    sums = Sums()
+    for effects in several:
+        add_effects(sums, effects)
+    mean = mean_effects(Sums.from_state(sums.state()), "zero")
+    assert mean.sites == sites
+    expected = torch.stack([effects.differences for effects in several]).mean(0)
+    torch.testing.assert_close(mean.differences, expected, rtol=0, atol=1e-12)
+
+
+def test_tokens_have_no_mean() -> None:
+    tokens = Effects("tokens", "zero", [Site(token=0)], torch.zeros(1), torch.zeros(1, 1))
+    with pytest.raises(ValueError, match="no mean over texts"):
+        add_effects(Sums(), tokens)
