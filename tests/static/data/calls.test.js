@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { callName, callOf, callPath, fileParts, ownName } from "../../../src/regard/viewer/static/data/calls.js";
+import { callName, callOf, callPath, fileParts, ownName } from "../../../src/regard/viewer/static/data/tokens.js";
 
 const call = (id, name, layer) => ({ id, name, layer, heads: 4 });
 const layers = { id: "a/b", calls: [call("0", "model.layers.0.attn", 0), call("1", "model.layers.1.attn", 1)] };

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { FileSource } from "../../../src/regard/viewer/static/data/file_source.js";
+import { FileSource } from "../../../src/regard/viewer/static/data/sources.js";
 import { close } from "../expected.js";
 
 const CALL = "/api/traces/t/calls/0";

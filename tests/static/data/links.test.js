@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Links } from "../../../src/regard/viewer/static/data/links.js";
+import { Links } from "../../../src/regard/viewer/static/data/weights.js";
 import { close } from "../expected.js";
 
 const side = { groups: [[0], [1, 2], [3]] };

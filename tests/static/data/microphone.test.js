@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { wavFile } from "../../../src/regard/viewer/static/data/microphone.js";
+import { wavFile } from "../../../src/regard/viewer/static/views/sound.js";
 
 test("a WAV file has the samples and the rate it was given", async () => {
   const bytes = new DataView(await wavFile(Float32Array.from([0, 1, -1, 2, 0.5]), 16000).arrayBuffer());

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { edges, pooled } from "../../../src/regard/viewer/static/data/pooling.js";
+import { edges, pooled } from "../../../src/regard/viewer/static/data/tiles.js";
 import { close, expected } from "../expected.js";
 
 const { matrix, cases } = expected.pooling;

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { decoded, keyOf } from "../../../src/regard/viewer/static/data/source.js";
+import { decoded, keyOf } from "../../../src/regard/viewer/static/data/sources.js";
 import { close, expected } from "../expected.js";
 
 test("one name for one question, as single_file.py writes it", () => {

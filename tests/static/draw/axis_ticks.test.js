@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { roundStep, ticks } from "../../../src/regard/viewer/static/draw/axis_ticks.js";
+import { roundStep, ticks } from "../../../src/regard/viewer/static/draw/canvas.js";
 
 test("steps are 1, 2 or 5 times a power of ten", () => {
   assert.deepEqual([0.9, 1, 1.1, 3, 6, 70].map(roundStep), [1, 1, 2, 5, 10, 100]);

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { marks, shader, signedShader } from "../../../src/regard/viewer/static/draw/color_scale.js";
+import { marks, shader, signedShader } from "../../../src/regard/viewer/static/draw/colors.js";
 import { close } from "../expected.js";
 
 test("linear and root", () => {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { bounded, count, counted, exact, number } from "../../../src/regard/viewer/static/draw/numbers.js";
+import { bounded, count, counted, exact, number } from "../../../src/regard/viewer/static/draw/elements.js";
 
 test("numbers with the digits they have", () => {
   assert.deepEqual([0.0312, 2e-5, 0, 12.34, 123456, NaN].map(number), ["0.031", "2.0e-5", "0", "12.3", "1.2e+5", "–"]);

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { makePalette } from "../../../src/regard/viewer/static/draw/palette.js";
+import { makePalette } from "../../../src/regard/viewer/static/draw/colors.js";
 
 const bytes = (css) => css.match(/\d+/g).map(Number);
 

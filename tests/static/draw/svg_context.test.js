@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { SvgContext } from "../../../src/regard/viewer/static/draw/svg_context.js";
+import { SvgContext } from "../../../src/regard/viewer/static/shell/export.js";
 
 test("what is drawn is written as SVG, moved and escaped", () => {
   const pen = new SvgContext(100, 50);

@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { checkSize } from "../../../src/regard/viewer/static/live/picture_file.js";
-import { pictureSize } from "../../../src/regard/viewer/static/live/picture_size.js";
+import { checkSize, pictureSize } from "../../../src/regard/viewer/static/live/inputs.js";
 
 // Small files that Pillow wrote, {data in base64, size}.
 const pictures = JSON.parse(readFileSync(new URL("./pictures.json", import.meta.url), "utf8"));

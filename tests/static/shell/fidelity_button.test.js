@@ -1,7 +1,7 @@
 // A number that a trace's file states is told from a proof that was made here.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { verdict } from "../../../src/regard/viewer/static/shell/fidelity_button.js";
+import { verdict } from "../../../src/regard/viewer/static/shell/layout.js";
 
 test("recorded is not proved", () => {
   assert.equal(verdict({ kept: true, word: "" }), "checked");

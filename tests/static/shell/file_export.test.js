@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { csvOf, nameOf } from "../../../src/regard/viewer/static/shell/file_export.js";
+import { csvOf, nameOf } from "../../../src/regard/viewer/static/shell/export.js";
 
 test("CSV as RFC 4180 has it, without formulas", () => {
   const table = [

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { decode, encode } from "../../../src/regard/viewer/static/shell/url_state.js";
+import { decode, encode } from "../../../src/regard/viewer/static/shell/state.js";
 
 test("a state survives its link", () => {
   const states = [

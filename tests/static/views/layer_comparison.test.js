@@ -1,11 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import {
-  comparable,
-  compareLayers,
-  otherCall,
-  stepOther,
-} from "../../../src/regard/viewer/static/views/heads/layer_comparison.js";
+import { comparable, compareLayers, otherCall, stepOther } from "../../../src/regard/viewer/static/views/heads.js";
 
 const call = (id, keys = "text", size = 5) => ({ id, query_side: "text", key_side: keys, queries: 5, keys: size });
 /** @type {any} */

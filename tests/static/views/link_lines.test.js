@@ -7,7 +7,7 @@ import {
   muted,
   mutedQueries,
   visible,
-} from "../../../src/regard/viewer/static/views/heads/link_lines.js";
+} from "../../../src/regard/viewer/static/views/heads_links.js";
 import { close } from "../expected.js";
 
 const side = { labels: ["a", "b", "c"], parts: [0, 0, 1], special: [true, false, false] };

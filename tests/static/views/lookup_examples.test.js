@@ -1,13 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import {
-  figure,
-  fresh,
-  parsed,
-  sound,
-  TABLES,
-  written,
-} from "../../../src/regard/viewer/static/views/lookup/lookup_examples.js";
+import { figure, fresh, parsed, sound, TABLES, written } from "../../../src/regard/viewer/static/views/lookup.js";
 
 test("cells are vectors or labels", () => {
   assert.deepEqual(["300", "1, -2.5", "Bob Smith", "1,", ""].map(parsed), [[300], [1, -2.5], "Bob Smith", "1,", ""]);

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { average, energies, weights } from "../../../src/regard/viewer/static/views/lookup/lookup_formulas.js";
+import { average, energies, weights } from "../../../src/regard/viewer/static/views/lookup_formulas.js";
 import { close, expected } from "../expected.js";
 
 test("weights and answers are those of regard.attend", () => {

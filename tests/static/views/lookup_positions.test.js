@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { energies } from "../../../src/regard/viewer/static/views/lookup/lookup_formulas.js";
-import { POSITIONS, sinusoid } from "../../../src/regard/viewer/static/views/lookup/lookup_positions.js";
+import { energies, POSITIONS, sinusoid } from "../../../src/regard/viewer/static/views/lookup_formulas.js";
 import { close, expected } from "../expected.js";
 
 const { query, keys, at, parameters, energies: wanted, distances, curves, sinusoids } = expected.positions;

@@ -1,7 +1,7 @@
 // Matrices of the Inside view stand inside the drawing, with room for the tokens beside them and above them.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { laidOut } from "../../../src/regard/viewer/static/views/inside/matrix_layout.js";
+import { laidOut } from "../../../src/regard/viewer/static/views/inside.js";
 
 const SIZES = { Q: [21, 16], Kᵀ: [16, 21], QKᵀ: [21, 21], W: [21, 21], X: [21, 64] };
 

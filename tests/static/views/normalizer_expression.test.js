@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { evaluated } from "../../../src/regard/viewer/static/views/lookup/normalizer_expression.js";
+import { evaluated } from "../../../src/regard/viewer/static/views/lookup_formulas.js";
 import { close } from "../expected.js";
 
 test("the usual normalizers can be written", () => {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { fresh } from "../../../src/regard/viewer/static/views/lookup/lookup_examples.js";
-import { pythonCall, shapes } from "../../../src/regard/viewer/static/views/lookup/python_call.js";
+import { fresh } from "../../../src/regard/viewer/static/views/lookup.js";
+import { pythonCall, shapes } from "../../../src/regard/viewer/static/views/lookup_formulas.js";
 
 const boxes = fresh("boxes");
 const values = [[30], [40]];

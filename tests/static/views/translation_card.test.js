@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { copyNote, copySummary } from "../../../src/regard/viewer/static/views/translate/copied_words.js";
-import { gathered } from "../../../src/regard/viewer/static/views/translate/translation_card.js";
+import { copyNote, copySummary, gathered } from "../../../src/regard/viewer/static/views/translate.js";
 import { close } from "../expected.js";
 
 const answer = {

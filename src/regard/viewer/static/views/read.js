@@ -1,11 +1,10 @@
 // Read: a text named by classifiers, each word shaded by the weight it got: learned weights, and TF-IDF's beside them.
 
 import { plain } from "../data/tokens.js";
+import { drawFlow, shade } from "../draw/alignments.js";
 import { context2d, inks, onPaper } from "../draw/canvas.js";
-import { el, tick } from "../draw/dom.js";
-import { number } from "../draw/numbers.js";
-import { drawFlow, shade } from "../draw/token_flow.js";
-import { labelContributions } from "./contributions/label_contributions.js";
+import { el, number, tick } from "../draw/elements.js";
+import { labelContributions } from "./contributions.js";
 
 const EXAMPLE = "The soup was not bad, but I would not call the waiter friendly.";
 const KINDS = [
