@@ -92,8 +92,7 @@ export class SiteSource {
   /** One layer and head of a model over the text that was prepared. */
   async inside({ model, text, layer = 0, head = 0 }) {
     const response = await this.response(`inside-${model}.bin`);
-    const unpacked = response.body.pipeThrough(new DecompressionStream("gzip"));
-    const { text: prepared, answers } = await new Response(unpacked).json();
+    const { text: prepared, answers } = await unzipped(response).json();
     const found = text === prepared && answers[`${layer}/${head}`];
     if (!found)
       throw new Error(`Here the view shows “${prepared}”. For a text of your own, install regard and run: regard view`);
@@ -119,6 +118,11 @@ export class SiteSource {
     const { traces } = await this.start();
     if (!traces.some((trace) => trace.id === id)) throw new Error("this site does not hold that trace; choose another");
   }
+}
+
+/** @param {Response} response */
+function unzipped(response) {
+  return new Response(response.body?.pipeThrough(new DecompressionStream("gzip")));
 }
 
 function idOf(path) {
@@ -495,4 +499,27 @@ function thumbnails(calls, pool) {
     map.forEach((w, cell) => (data[at * map.length + cell] = Math.round(255 * Math.sqrt(w / (peaks[at] || 1)))));
   });
   return { data, shape: [maps.length, THUMBNAIL, THUMBNAIL], type: "uint8", peaks, computed: 1, note: "" };
+}
+
+/** The source of the site's page, with onnxruntime-web from beside it, fetched once for all models. */
+export function siteSource() {
+  const load = async () => {
+    const ort = await import(new URL("ort/ort.wasm.bundle.min.mjs", document.baseURI).href);
+    ort.env.wasm.numThreads = 1; // several need headers that a static host does not send
+    const packed = await fetch(new URL("ort/ort-wasm.bin", document.baseURI)).catch(() => null);
+    if (!packed?.ok) throw new Error("What runs the models did not arrive; reload the page");
+    ort.env.wasm.wasmBinary = await unzipped(packed).arrayBuffer();
+    return ort;
+  };
+  let loading = null;
+  const runtime = () =>
+    (loading ??= load().catch((error) => {
+      loading = null; // the next model tries again
+      throw error;
+    }));
+  const status = /** @type {HTMLElement} */ (document.getElementById("loading"));
+  const progress = (name, share) => {
+    status.textContent = share < 1 ? `Loading ${name}: ${Math.round(100 * share)} %` : "";
+  };
+  return new SiteSource("data", runtime, progress);
 }
