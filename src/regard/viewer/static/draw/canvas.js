@@ -133,7 +133,7 @@ export function scrollingCanvas({ label, layers = 1, draw, scrolled }) {
   const paint = painter(draw);
   const canvases = Array.from({ length: layers }, () => el("canvas"));
   const spacer = el("div.spacer"); // as high as the whole list
-  const pane = el("div.pane", {}, ...canvases);
+  const pane = el("div.pane", ...canvases);
   const attributes = { tabIndex: 0, role: "application", "aria-label": label, onscroll: scrolled };
   const box = el("div.drawing.scrolling", attributes, pane, spacer);
   const observer = new ResizeObserver(() => paint());

@@ -1,19 +1,21 @@
 // Elements, made in one line. Data only ever becomes text: nothing here reads markup.
 import { ownName } from "../data/tokens.js";
 
-/** el("button.quiet", {onclick: f, "aria-label": "Close"}, "text", child): on… are listeners, the rest attributes.
+/** el("button.quiet", {onclick: f, "aria-label": "Close"}, "text", child): on… are listeners, the rest attributes; without
+ * any, children come first.
  *
  * @template {string} Name
  * @param {Name} name tag and classes
- * @param {Record<string, any>} attributes
- * @param {(Node | string | null | undefined)[]} children
+ * @param {(Node | string | null | undefined | Record<string, any>)[]} children
  * @returns {ElementOf<Name>}
  */
-export function el(name, attributes = {}, ...children) {
+export function el(name, ...children) {
   const [tag, ...classes] = name.split(".");
   const node = /** @type {any} */ (document.createElement(tag));
   if (classes.length) node.className = classes.join(" ");
-  for (const [key, value] of Object.entries(attributes)) {
+  if (tag === "button") node.type = "button"; // HTML's own would send the form that it stands in
+  const plain = children[0] && Object.getPrototypeOf(children[0]) === Object.prototype;
+  for (const [key, value] of Object.entries((plain && children.shift()) || {})) {
     if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
     else if (key in DIRECT) node[key] = value;
     else if (value === true) node.setAttribute(key, "");
@@ -32,13 +34,13 @@ export function choice(label, options, value, changed, attributes = {}) {
     { ...attributes, onchange: () => changed(select.value) },
     ...options.map(([key, text]) => el("option", { value: key, selected: String(key) === String(value) }, text)),
   );
-  return el("label.field", {}, el("span", {}, label), select);
+  return el("label.field", el("span", label), select);
 }
 
 /** A row of buttons of which one is pressed: options are [value, text] pairs. */
 export function segments(label, options, value, changed) {
   const buttons = options.map(([key, text, title]) =>
-    el("button", { type: "button", title, "aria-pressed": String(key === value), onclick: () => changed(key) }, text),
+    el("button", { title, "aria-pressed": String(key === value), onclick: () => changed(key) }, text),
   );
   const group = el("div.segments", { role: "group", "aria-label": label }, ...buttons);
   const show = (chosen) =>
@@ -49,7 +51,7 @@ export function segments(label, options, value, changed) {
 /** A tick box with its label. */
 export function tick(label, checked, changed, title = "") {
   const box = el("input", { type: "checkbox", checked, onchange: () => changed(box.checked) });
-  const field = el("label.tick", { title }, box, el("span", {}, label));
+  const field = el("label.tick", { title }, box, el("span", label));
   const show = (value) => {
     box.checked = value;
   };
@@ -58,7 +60,7 @@ export function tick(label, checked, changed, title = "") {
 
 /** A slider with its label and its value in words. */
 export function slider(label, range, value, words, changed, title = "") {
-  const out = el("output", {}, words(value));
+  const out = el("output", words(value));
   const input = el("input", {
     type: "range",
     min: range[0],
@@ -70,7 +72,7 @@ export function slider(label, range, value, words, changed, title = "") {
       changed(Number(input.value));
     },
   });
-  const field = el("label.field", { title }, el("span", {}, label), input, out);
+  const field = el("label.field", { title }, el("span", label), input, out);
   const show = (now) => {
     input.value = String(now);
     out.textContent = words(now);
@@ -95,7 +97,7 @@ export function callChoice(trace, call, changed, { calls = trace.calls, label = 
 /** `changed(list)` with the heads that are on, or null for all of them; `every` is a button for all, while some are off. */
 export function headButtons(changed) {
   const group = el("div.heads", { role: "group", "aria-label": "Heads" });
-  const every = el("button.all-heads", { type: "button", hidden: true, onclick: () => changed(null) }, "All heads");
+  const every = el("button.all-heads", { hidden: true, onclick: () => changed(null) }, "All heads");
   let count = 0;
   /** @type {number[]} */
   let active = [];
@@ -117,13 +119,7 @@ export function headButtons(changed) {
           const words = `Head ${head}. Click: on or off. Double click: this head only.`;
           return el(
             "button.head",
-            {
-              type: "button",
-              title: words,
-              "aria-label": `Head ${head}`,
-              onclick: () => toggle(head),
-              ondblclick: () => only(head),
-            },
+            { title: words, "aria-label": `Head ${head}`, onclick: () => toggle(head), ondblclick: () => only(head) },
             String(head),
           );
         }),
@@ -185,7 +181,7 @@ export function makeDrop(target, { label, accept, most, taken, failed }) {
     "aria-label": label,
     onchange: () => take(input.files?.[0]),
   });
-  const root = el("label.drop", {}, label, input);
+  const root = el("label.drop", label, input);
   const over = (event) => {
     if (!event.dataTransfer?.types.includes("Files")) return;
     event.preventDefault();
@@ -214,11 +210,7 @@ export function makeDrop(target, { label, accept, most, taken, failed }) {
  * @param {HTMLElement} words
  */
 export function answerLine(words) {
-  const button = el("button.answer", {
-    type: "button",
-    hidden: true,
-    onclick: () => words.scrollIntoView({ block: "start" }),
-  });
+  const button = el("button.answer", { hidden: true, onclick: () => words.scrollIntoView({ block: "start" }) });
   const show = (text) => {
     button.hidden = !text;
     const line = text ? `↓ ${text}` : "";
@@ -241,15 +233,15 @@ export function barRow({ label, at, weight, share, head = null, most = null, tit
   fill.style.width = `${100 * share}%`;
   const dot = head ? el("span.dot", { "aria-hidden": most == null }, String(head.number)) : null;
   if (dot && head) Object.assign(dot.style, { background: head.color, color: head.ink });
-  const word = el("span.barlabel", {}, label, el("small", {}, ` ${at}`));
+  const word = el("span.barlabel", label, el("small", ` ${at}`));
   return el(
     "button.barrow",
-    { type: "button", "data-at": at, title, onclick: run },
+    { "data-at": at, title, onclick: run },
     fill,
     most == null ? dot : null,
     word,
-    el("span.value", {}, number(weight)),
-    most == null ? null : el("span.most", {}, "most by head ", dot, ` ${number(most)}`),
+    el("span.value", number(weight)),
+    most == null ? null : el("span.most", "most by head ", dot, ` ${number(most)}`),
   );
 }
 

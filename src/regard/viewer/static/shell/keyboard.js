@@ -19,11 +19,11 @@ export function makeKeyboard(scope, root) {
       el("h2", { tabIndex: -1, autofocus: true }, "Keyboard"), // the focus, or the dialog opens scrolled to its button
       ...[...groups].flatMap(([title, bindings]) => {
         const rows = bindings.filter((binding) => binding.text);
-        return rows.length ? [el("h3", {}, title), el("dl", {}, ...rows.flatMap(entry))] : [];
+        return rows.length ? [el("h3", title), el("dl", ...rows.flatMap(entry))] : [];
       }),
-      el("h3", {}, "Terms: what a head does"),
-      el("dl.terms", {}, ...terms().flatMap(([name, meaning]) => [el("dt", {}, name), el("dd", {}, meaning)])),
-      el("button", { type: "button", onclick: () => dialog.close() }, "Close"),
+      el("h3", "Terms: what a head does"),
+      el("dl.terms", ...terms().flatMap(([name, meaning]) => [el("dt", name), el("dd", meaning)])),
+      el("button", { onclick: () => dialog.close() }, "Close"),
     );
     dialog.showModal();
     dialog.scrollTop = 0;
@@ -72,7 +72,7 @@ const NAMES = { ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight: 
 
 function entry(binding) {
   const key = binding.shown ?? NAMES[binding.key] ?? binding.key;
-  return [el("dt", {}, el("kbd", {}, binding.shift ? `Shift ${key}` : key)), el("dd", {}, binding.text)];
+  return [el("dt", el("kbd", binding.shift ? `Shift ${key}` : key)), el("dd", binding.text)];
 }
 
 // The keys that work in every view.

@@ -10,7 +10,6 @@ export function pageLayout(shell) {
     el(
       "button.tab",
       {
-        type: "button",
         role: "tab",
         id: `tab-${view.name}`,
         title: `${view.hint} (${keyOfView(at)})`,
@@ -28,7 +27,7 @@ export function pageLayout(shell) {
   };
   list.addEventListener("scroll", fade, { passive: true });
   new ResizeObserver(fade).observe(list);
-  const themeButton = el("button.quiet", { type: "button", onclick: () => shell.theme.next() });
+  const themeButton = el("button.quiet", { onclick: () => shell.theme.next() });
   const exportMenu = menu("Export", [
     ["Picture as SVG", () => shell.export("svg")],
     ["Picture as PNG", () => shell.export("png")],
@@ -39,19 +38,14 @@ export function pageLayout(shell) {
   const helpButton = el(
     "button.quiet",
     {
-      type: "button",
       "aria-label": "Keyboard shortcuts and terms",
       title: "Keyboard shortcuts and terms (?)",
       onclick: () => shell.keyboard.help(),
     },
     "?",
   );
-  const tourButton = el(
-    "button.quiet",
-    { type: "button", title: "A short tour", onclick: () => shell.tour.start() },
-    "Tour",
-  );
-  const tools = el("div.tools", {}, exportMenu, tourButton, themeButton, helpButton);
+  const tourButton = el("button.quiet", { title: "A short tour", onclick: () => shell.tour.start() }, "Tour");
+  const tools = el("div.tools", exportMenu, tourButton, themeButton, helpButton);
   const meaning = "A trace is what a model attended to while it read or wrote one text";
   const picker = el("select", { "aria-label": "Trace", title: meaning, onchange: () => shell.pick(picker.value) });
   const levels = segments(
@@ -66,14 +60,14 @@ export function pageLayout(shell) {
   const entryBox = el("span");
   const proof = proofButton();
   const hint = el("p.hint");
-  const bar = el("div.bar", {}, el("label.field", {}, el("span", {}, "Trace"), picker), entryBox, levels, proof, hint);
+  const bar = el("div.bar", el("label.field", el("span", "Trace"), picker), entryBox, levels, proof, hint);
   const alert = el("div.alert", { role: "alert", hidden: true });
   const stage = el("div.stage", { role: "tabpanel", id: "regard-view", tabIndex: -1 });
   // In a notebook the headings and landmarks are the notebook's.
   const [brand, header, main] = shell.page
     ? ["h1.brand", "header.top", "main.rest"]
     : ["span.brand", "div.top", "div.rest"];
-  shell.root.replaceChildren(el(header, {}, el(brand, {}, "regard"), list, tools), el(main, {}, bar, alert, stage));
+  shell.root.replaceChildren(el(header, el(brand, "regard"), list, tools), el(main, bar, alert, stage));
   return { tabs, themeButton, exportMenu, picker, levels, entryBox, proof, hint, bar, alert, stage };
 }
 
@@ -158,7 +152,6 @@ export function menu(title, items) {
     el(
       "button",
       {
-        type: "button",
         role: "menuitem",
         onclick: () => {
           close();
@@ -166,16 +159,16 @@ export function menu(title, items) {
         },
       },
       text,
-      about ? el("small", {}, about) : null,
+      about ? el("small", about) : null,
     ),
   );
   const list = el("div.menu", { role: "menu", "aria-label": title, hidden: true, "data-arrows": true }, ...buttons);
   const button = el(
     "button.quiet",
-    { type: "button", "aria-haspopup": "menu", "aria-expanded": "false", onclick: () => toggle() },
+    { "aria-haspopup": "menu", "aria-expanded": "false", onclick: () => toggle() },
     title,
   );
-  const holder = el("div.holder", {}, button, list);
+  const holder = el("div.holder", button, list);
   const toggle = (open = list.hidden) => {
     list.hidden = !open;
     button.setAttribute("aria-expanded", String(open));
@@ -221,8 +214,8 @@ export function verdict({ kept, word } = {}) {
 /** A button that says it in a word; pressed, it shows the table. */
 export function proofButton() {
   const dialog = el("dialog.proof", { "aria-label": "Proof" });
-  const button = el("button.badge", { type: "button", "aria-haspopup": "dialog", onclick: () => dialog.showModal() });
-  const holder = el("div.holder", {}, button, dialog);
+  const button = el("button.badge", { "aria-haspopup": "dialog", onclick: () => dialog.showModal() });
+  const holder = el("div.holder", button, dialog);
   const show = (trace, callId) => {
     holder.hidden = !trace;
     if (!trace) return;
@@ -231,10 +224,10 @@ export function proofButton() {
     const error = faith.error == null ? "" : ` · error ${number(faith.error)}`;
     button.dataset.kept = String(faith.kept ?? null);
     const words = verdict(faith);
-    button.replaceChildren(el("span.badge-subject", {}, "Weights "), words, el("span.badge-error", {}, error));
+    button.replaceChildren(el("span.badge-subject", "Weights "), words, el("span.badge-error", error));
     button.setAttribute("aria-label", `Weights ${words}${error}`); // on a phone only the verdict has room
     button.title = MEANINGS[String(faith.kept ?? null)];
-    dialog.replaceChildren(...table(trace), el("button", { type: "button", onclick: () => dialog.close() }, "Close"));
+    dialog.replaceChildren(...table(trace), el("button", { onclick: () => dialog.close() }, "Close"));
   };
   return Object.assign(holder, { show });
 }
@@ -256,12 +249,10 @@ function table(trace) {
     return el(
       "tr",
       { "data-kept": String(kept ?? null) },
-      ...[call.name, call.kind, call.heads, call.queries, call.keys, call.origin].map((cell) =>
-        el("td", {}, String(cell)),
-      ),
-      el("td", {}, error == null ? "–" : number(error)),
-      el("td", {}, budget == null ? "–" : number(budget)),
-      el("td", {}, verdict(call.fidelity)),
+      ...[call.name, call.kind, call.heads, call.queries, call.keys, call.origin].map((cell) => el("td", String(cell))),
+      el("td", error == null ? "–" : number(error)),
+      el("td", budget == null ? "–" : number(budget)),
+      el("td", verdict(call.fidelity)),
     );
   });
   const titles = ["layer", "kind", "heads", "queries", "keys", "computed by", "error", "allowed", "verdict"];
@@ -269,17 +260,16 @@ function table(trace) {
     "The weights are computed from the queries and keys the model used. Multiplied with its values they must give what " +
     "the model gave: the error is |W·v − out| / |out|, and “allowed” is what rounding explains.";
   return [
-    el("h2", {}, "Are these the weights the model used?"),
-    el("p", {}, MEANINGS[String(trace.faithful ?? null)]),
-    el("p.quietly", {}, words),
+    el("h2", "Are these the weights the model used?"),
+    el("p", MEANINGS[String(trace.faithful ?? null)]),
+    el("p.quietly", words),
     el(
       "div.scroll",
       { tabIndex: 0, role: "region", "aria-label": "Every call" },
       el(
         "table",
-        {},
-        el("thead", {}, el("tr", {}, ...titles.map((title) => el("th", { scope: "col" }, title)))),
-        el("tbody", {}, ...rows),
+        el("thead", el("tr", ...titles.map((title) => el("th", { scope: "col" }, title)))),
+        el("tbody", ...rows),
       ),
     ),
   ];

@@ -42,9 +42,9 @@ export function makeAnnouncer(root) {
 export function runStatus(stage) {
   const words = el("span.run-words");
   const seconds = el("span.run-seconds", { "aria-hidden": "true" }); // a screen reader would say every second of them
-  const cancel = el("button", { type: "button", onclick: () => stop() }, "Cancel");
+  const cancel = el("button", { onclick: () => stop() }, "Cancel");
   const line = el("div.run-line", { hidden: true }, el("span", { role: "status" }, words), seconds, cancel);
-  stage.before(el("div.run-status", {}, line));
+  stage.before(el("div.run-status", line));
   let [stop, turn, clock] = [() => {}, 0, 0];
 
   const show = (on) => {

@@ -55,13 +55,11 @@ export function sentenceForm(source, about, { made, more, fail, waiting }) {
     },
     el(
       "div.sentence-input",
-      {},
       input,
       submit,
       el(
         "button.quiet",
         {
-          type: "button",
           title: "Second sentence, length …",
           "aria-label": "More settings",
           onclick: () => more(chosen?.name ?? "", input.value),
@@ -109,11 +107,10 @@ export function sentenceForm(source, about, { made, more, fail, waiting }) {
     chips.replaceChildren(
       ...models
         .flatMap((model, at) => [
-          model.task === models[at - 1]?.task ? null : el("span.chip-task.quietly", {}, DOES[model.task]),
+          model.task === models[at - 1]?.task ? null : el("span.chip-task.quietly", DOES[model.task]),
           el(
             "button.chip",
             {
-              type: "button",
               title: model.title,
               "aria-pressed": String(model === chosen),
               onclick: () => {
@@ -132,12 +129,11 @@ export function sentenceForm(source, about, { made, more, fail, waiting }) {
     reveal();
     const words = chosen ? (chosen.examples?.length ? chosen.examples : EXAMPLES[chosen.task]) : [];
     examples.replaceChildren(
-      el("span.quietly", {}, "Try"),
+      el("span.quietly", "Try"),
       ...words.map((text) =>
         el(
           "button.quiet.example",
           {
-            type: "button",
             title: text,
             onclick: () => {
               input.value = text;
@@ -228,8 +224,8 @@ export function readDialog(root, source, about, done) {
     const tokens = el("input", { type: "number", min: 0, max: about.limits.generated, value: "24" });
     const status = el("p.status", { role: "status" });
     const submit = el("button.primary", { type: "submit" }, "Run");
-    const generate = el("label.field", {}, el("span", {}, "Tokens to write"), tokens);
-    const pair = el("label.field.wide", {}, el("span", {}, "Second sentence"), second);
+    const generate = el("label.field", el("span", "Tokens to write"), tokens);
+    const pair = el("label.field.wide", el("span", "Second sentence"), second);
     const show = () => {
       generate.hidden = chosen.task !== "generate";
       pair.hidden = chosen.task !== READ;
@@ -260,7 +256,7 @@ export function readDialog(root, source, about, done) {
           }
         },
       },
-      el("h2", {}, "Another text"),
+      el("h2", "Another text"),
       choice(
         "Model",
         models.map((model) => [model.name, model.title ?? model.name]),
@@ -273,10 +269,9 @@ export function readDialog(root, source, about, done) {
       status,
       el(
         "div.buttons",
-        {},
         submit,
-        el("button", { type: "button", onclick: () => dialog.close() }, "Cancel"),
-        el("span.quietly", {}, "Ctrl+Enter runs it"),
+        el("button", { onclick: () => dialog.close() }, "Cancel"),
+        el("span.quietly", "Ctrl+Enter runs it"),
       ),
     );
     show();

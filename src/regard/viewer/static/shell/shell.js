@@ -219,10 +219,10 @@ class Shell {
     if (error.name === "AbortError") return;
     const close = el(
       "button.quiet",
-      { type: "button", "aria-label": "Close this message", onclick: () => (this.parts.alert.hidden = true) },
+      { "aria-label": "Close this message", onclick: () => (this.parts.alert.hidden = true) },
       "×",
     );
-    this.parts.alert.replaceChildren(el("span", {}, error.message), close);
+    this.parts.alert.replaceChildren(el("span", error.message), close);
     this.parts.alert.hidden = false;
   }
 
@@ -297,7 +297,7 @@ export async function readLinkedText(shell) {
   const { trace, model, sentence, second, generate } = shell.state.get();
   const unknown = trace != null && !shell.about.traces.some(({ id }) => id === trace);
   if (!unknown || !model || sentence == null || !shell.sentence.knows(model)) return false;
-  shell.parts.stage.replaceChildren(el("div.empty", {}, el("p", {}, `${model} reads the text of the link …`)));
+  shell.parts.stage.replaceChildren(el("div.empty", el("p", `${model} reads the text of the link …`)));
   try {
     const body = { model, text: sentence, ...(second ? { second } : {}), ...(generate ? { generate } : {}) };
     const { id } = await shell.source.post("/api/traces", body);
@@ -327,12 +327,12 @@ export function missingView(shell, view) {
       type: shell.reading.possible ? () => shell.sentence.focus() : null,
     });
   }
-  if (view.asks && !holds(shell, view.asks)) return el("div.empty", {}, el("p", {}, view.unheld));
+  if (view.asks && !holds(shell, view.asks)) return el("div.empty", el("p", view.unheld));
   const task = !["trace", "nothing"].includes(view.needs) && view.needs;
   if (task && !shell.about.models.some((model) => model.task === task)) {
     const words = view.without ?? `No model for this is here: ${view.title} needs one that can “${task}”.`;
     const file = shell.source.holds && "A single file runs no model. Those that ship are shown by: regard view.";
-    return el("div.empty", {}, el("p", {}, file || words));
+    return el("div.empty", el("p", file || words));
   }
   return null;
 }
@@ -361,13 +361,10 @@ export function noTrace({ unknown, linked, traces, pick, type }) {
   const python = "In Python: with regard.watch(model) as seen: model(…), then seen.show() or seen.save(folder).";
   return el(
     "div.empty",
-    {},
-    el("p", {}, words),
-    help ? el("p", {}, help) : null,
-    ...traces
-      .slice(0, LISTED)
-      .map((trace) => el("p", {}, el("button", { type: "button", onclick: () => pick(trace.id) }, trace.title))),
-    type ? el("button.primary", { type: "button", onclick: type }, "Type a sentence") : el("p", {}, python),
+    el("p", words),
+    help ? el("p", help) : null,
+    ...traces.slice(0, LISTED).map((trace) => el("p", el("button", { onclick: () => pick(trace.id) }, trace.title))),
+    type ? el("button.primary", { onclick: type }, "Type a sentence") : el("p", python),
   );
 }
 

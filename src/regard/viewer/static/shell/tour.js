@@ -51,12 +51,11 @@ export function makeTour(page) {
       { "aria-label": "Offer of a tour", onkeydown: (event) => event.key === "Escape" && decline() },
       el(
         "span",
-        {},
-        el("span.about-page", {}, "Lines show which words a model looks at. "),
+        el("span.about-page", "Lines show which words a model looks at. "),
         "New here? In half a minute the page shows what it can do.",
       ),
-      el("button", { type: "button", onclick: start }, "Take the tour"),
-      el("button.quiet", { type: "button", onclick: decline }, "No, thanks"),
+      el("button", { onclick: start }, "Take the tour"),
+      el("button.quiet", { onclick: decline }, "No, thanks"),
     );
     node.before(offered);
     root.addEventListener("pointerup", pass, true);
@@ -94,16 +93,15 @@ export function makeTour(page) {
     const { view, title, text } = steps[at];
     if (view) state.set({ view });
     const last = at === steps.length - 1;
-    const next = el("button.primary", { type: "button", onclick: () => go(at + 1) }, last ? "Done" : "Next");
+    const next = el("button.primary", { onclick: () => go(at + 1) }, last ? "Done" : "Next");
     card.replaceChildren(
-      el("h2", {}, title),
-      el("p", {}, text),
+      el("h2", title),
+      el("p", text),
       el(
         "div.buttons",
-        {},
-        el("span.quietly", {}, `${at + 1} of ${steps.length}`),
-        el("button.quiet", { type: "button", hidden: last, onclick: end }, "Skip"),
-        el("button", { type: "button", disabled: at === 0, onclick: () => go(at - 1) }, "Back"),
+        el("span.quietly", `${at + 1} of ${steps.length}`),
+        el("button.quiet", { hidden: last, onclick: end }, "Skip"),
+        el("button", { disabled: at === 0, onclick: () => go(at - 1) }, "Back"),
         next,
       ),
     );

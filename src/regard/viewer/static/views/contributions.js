@@ -42,7 +42,7 @@ export class AnswerChoice {
     this.fields = el("span.answer-fields");
     this.status = el("span.answer-status", { role: "status" });
     this.proof = contributionProof();
-    this.root = el("div.answer-choice", {}, always ? null : this.kinds, this.fields, this.status, this.proof);
+    this.root = el("div.answer-choice", always ? null : this.kinds, this.fields, this.status, this.proof);
   }
 
   /** Whether contributions are asked for. */
@@ -221,7 +221,7 @@ export function labelContributions(context, result) {
   const set = (next) => context.state.set({ toward: next });
   const kind = segments("Colours", kinds, toward ? "contributes" : "looks", (on) => set(on === "looks" ? null : {}));
   if (!toward) return [kind];
-  if (!result.contributions) return [kind, el("p.quietly", {}, result.contributions_missing ?? ELSEWHERE)];
+  if (!result.contributions) return [kind, el("p.quietly", result.contributions_missing ?? ELSEWHERE)];
   const labels = Object.keys(result.contributions);
   const label = labels.includes(toward.label) ? toward.label : result.label;
   const minus = labels.includes(toward.less) ? toward.less : null;
@@ -242,7 +242,6 @@ export function labelContributions(context, result) {
   return [
     el(
       "div.answer-choice",
-      {},
       kind,
       choice("", named, label, (one) => set({ ...toward, label: one }), { "aria-label": "Label" }),
       choice("rather than", [["", "–"], ...named], minus ?? "", (one) => set({ ...toward, less: one || null })),
@@ -250,7 +249,6 @@ export function labelContributions(context, result) {
     el("div.tokens", { "data-kind": "contributions" }, ...spans),
     el(
       "p.quietly.small",
-      {},
       `Colours from ${number(-most)} (takes from the score) to ${number(most)} (adds to it). `,
       el(
         "span.badge",
@@ -258,7 +256,7 @@ export function labelContributions(context, result) {
         `Contributions ${kept ? "" : "do not "}add up · error ${number(result.contribution_error)}`,
       ),
     ),
-    el("p.quietly.small", {}, words),
+    el("p.quietly.small", words),
   ];
 }
 
@@ -274,7 +272,7 @@ const VERDICTS =
 /** A button that says it in a word; pressed, it explains and shows every call. */
 export function contributionProof() {
   const dialog = el("dialog.proof", { "aria-label": "Do the contributions add up?" });
-  const button = el("button.badge", { type: "button", "aria-haspopup": "dialog", onclick: () => dialog.showModal() });
+  const button = el("button.badge", { "aria-haspopup": "dialog", onclick: () => dialog.showModal() });
   const holder = el("span.holder", { hidden: true });
   /** @param {Answers | null} answers @param {Trace} trace @param {string | null} callId */
   const show = (answers, trace, callId) => {
@@ -286,16 +284,11 @@ export function contributionProof() {
     button.dataset.kept = String(call.kept);
     button.replaceChildren(
       call.kept ? "Contributions add up" : "Contributions do not add up",
-      el("span.badge-error", {}, ` · error ${number(call.error)}`),
+      el("span.badge-error", ` · error ${number(call.error)}`),
     );
     button.title = "For every query, the contributions of all keys must add up to g · o";
-    const close = el("button", { type: "button", onclick: () => dialog.close() }, "Close");
-    dialog.replaceChildren(
-      el("h2", {}, "Do the contributions add up?"),
-      el("p", {}, VERDICTS),
-      table(answers, trace),
-      close,
-    );
+    const close = el("button", { onclick: () => dialog.close() }, "Close");
+    dialog.replaceChildren(el("h2", "Do the contributions add up?"), el("p", VERDICTS), table(answers, trace), close);
   };
   return Object.assign(holder, { show });
 }
@@ -313,14 +306,14 @@ function table(answers, trace) {
     return el(
       "tr",
       { "data-kept": String(found?.kept ?? null) },
-      el("td", {}, call.name),
-      ...cells.map((cell) => el("td", {}, cell)),
+      el("td", call.name),
+      ...cells.map((cell) => el("td", cell)),
     );
   });
   const titles = ["layer", "error", "allowed", "verdict"].map((title) => el("th", { scope: "col" }, title));
   return el(
     "div.scroll",
     { tabIndex: 0, role: "region", "aria-label": "Every call" },
-    el("table", {}, el("thead", {}, el("tr", {}, ...titles)), el("tbody", {}, ...rows)),
+    el("table", el("thead", el("tr", ...titles)), el("tbody", ...rows)),
   );
 }

@@ -20,9 +20,9 @@ export const effects = {
 /** What the columns say. */
 function explanation() {
   return [
-    el("b", {}, "without it"),
+    el("b", "without it"),
     ": the change of this number when the head’s output is set to zero, measured. ",
-    el("b", {}, "estimate"),
+    el("b", "estimate"),
     ": the change that the gradient predicts, without running the model again. ",
     "Right of the line the number rises without the head, left of it it falls.",
   ];
@@ -43,16 +43,15 @@ class EffectsView {
     this.bar = el("progress", { max: 1, value: 0, hidden: true, "aria-label": "Heads that were silenced" });
     this.count = el("span.effects-count");
     this.about = el("p.quietly.effects-about", { hidden: true }, ...explanation());
-    this.more = el("button", { type: "button", hidden: true, onclick: () => this.runAll() });
-    this.stop = el("button", { type: "button", hidden: true, onclick: () => this.silenced?.close() }, "Stop");
+    this.more = el("button", { hidden: true, onclick: () => this.runAll() });
+    this.stop = el("button", { hidden: true, onclick: () => this.silenced?.close() }, "Stop");
     this.box = el("div.effects-table", { tabIndex: 0, role: "region", "aria-label": "Heads" });
     root.append(
-      el("div.controls", {}, this.answerChoice.root),
+      el("div.controls", this.answerChoice.root),
       el(
         "div.drawing.plain",
-        {},
         this.status,
-        el("p.controls.inline", {}, this.more, this.stop, this.bar, this.count),
+        el("p.controls.inline", this.more, this.stop, this.bar, this.count),
         this.about,
         this.box,
       ),
@@ -121,9 +120,7 @@ class EffectsView {
     const held = /** @type {HTMLElement | null} */ (document.activeElement)?.dataset?.head;
     this.box.replaceChildren(...(heads.length ? [this.tableOf(shown)] : []));
     if (heads.length > shown.length)
-      this.box.append(
-        el("button", { type: "button", onclick: () => this.showAll() }, `Show all ${heads.length} heads`),
-      );
+      this.box.append(el("button", { onclick: () => this.showAll() }, `Show all ${heads.length} heads`));
     if (held) /** @type {HTMLElement | null} */ (this.box.querySelector(`[data-head="${held}"]`))?.focus();
   }
 
@@ -140,13 +137,12 @@ class EffectsView {
     const rows = heads.map((one) =>
       el(
         "tr",
-        {},
         el(
           "th",
           { scope: "row" },
           el(
             "button.quiet",
-            { type: "button", "data-head": this.name(one), title: "Open in Heads", onclick: () => this.open(one) },
+            { "data-head": this.name(one), title: "Open in Heads", onclick: () => this.open(one) },
             this.name(one),
           ),
         ),
@@ -161,25 +157,20 @@ class EffectsView {
     ];
     return el(
       "table.figures.effects",
-      {},
-      el("thead", {}, el("tr", {}, ...titles.map(([name, title]) => el("th", { scope: "col", title }, name)))),
-      el("tbody", {}, ...rows),
+      el("thead", el("tr", ...titles.map(([name, title]) => el("th", { scope: "col", title }, name)))),
+      el("tbody", ...rows),
     );
   }
 
   /** A number, and a bar from the zero line in the middle: to the right where it is positive. */
   cell(value, most) {
-    if (value == null) return el("td.number.quietly", {}, "–");
+    if (value == null) return el("td.number.quietly", "–");
     const fill = el("span.effects-bar", { "aria-hidden": "true" });
     fill.style.width = `${(50 * Math.abs(value)) / most}%`;
     fill.style[value < 0 ? "right" : "left"] = "50%";
     fill.style.background = this.context.palette.signed(value < 0 ? -0.45 : 0.45);
     const text = `${value > 0 ? "+" : ""}${number(value)}`;
-    return el(
-      "td.number",
-      {},
-      el("div.effects-cell", {}, el("span.effects-value", {}, text), el("span.effects-track", {}, fill)),
-    );
+    return el("td.number", el("div.effects-cell", el("span.effects-value", text), el("span.effects-track", fill)));
   }
 
   /** The head in Heads, with its contributions to the same answer. */

@@ -71,7 +71,7 @@ class Generation {
       "aria-label": "Token written",
       oninput: () => state.set({ step: Number(this.slider.value) }),
     });
-    this.play = el("button", { type: "button", onclick: () => this.toggle() }, "Play");
+    this.play = el("button", { onclick: () => this.toggle() }, "Play");
     this.player = new Player(this.play, PACE, () => this.forward());
     this.now = el("p.now", { role: "status" });
     this.text = el("div.tokens", { role: "group", "aria-label": "What it looked at" });
@@ -81,7 +81,7 @@ class Generation {
       role: "img",
       "aria-label": "What every token looked at: one column per token written",
     });
-    this.chartBox = el("div.chart", {}, this.chart);
+    this.chartBox = el("div.chart", this.chart);
     this.scale = el("p.quietly.small");
     this.charted = el("p.quietly.small");
     this.strongest = el("div");
@@ -91,23 +91,22 @@ class Generation {
     this.chart.addEventListener("pointermove", (event) => event.buttons && this.jump(event));
     const reading = el(
       "div.drawing.plain.over-time",
-      {},
-      el("div.scrubber", {}, this.play, this.slider),
+      el("div.scrubber", this.play, this.slider),
       this.now,
       this.lookedTitle,
       this.text,
       this.scale,
-      el("h2.quietly", {}, "It wrote"),
+      el("h2.quietly", "It wrote"),
       this.out,
-      el("h2.quietly", {}, "Over time"),
+      el("h2.quietly", "Over time"),
       this.chartBox,
       this.charted,
     );
     this.answerChoice = new AnswerChoice(context, () => this.update(this.context.state.get()));
     this.contributions = contributed(this);
     root.append(
-      el("div.controls", {}, this.callBox, this.buttons, this.sink, this.answerChoice.root, this.buttons.every),
-      el("div.split", {}, reading, this.aside),
+      el("div.controls", this.callBox, this.buttons, this.sink, this.answerChoice.root, this.buttons.every),
+      el("div.split", reading, this.aside),
     );
     this.watcher = new ResizeObserver(() => this.paint());
     this.watcher.observe(this.chartBox);
@@ -157,7 +156,7 @@ class Generation {
     const texts = tokenTexts(this);
     [this.first, this.spans, this.outs] = [texts.first, texts.read, texts.written];
     this.text.replaceChildren(
-      ...(this.first ? [el("span.quietly", {}, `(${this.first} tokens before) `)] : []),
+      ...(this.first ? [el("span.quietly", `(${this.first} tokens before) `)] : []),
       ...this.spans,
     );
     this.out.replaceChildren(...this.outs);
@@ -214,7 +213,7 @@ class Generation {
     const { label, row, after } = this.written[this.step];
     const weights = this.shown(this.step);
     const last = after ? `written after “${after}” (row ${row} of the weights)` : `row ${row} of the weights`;
-    this.now.replaceChildren(el("strong", {}, label), ` token ${this.step + 1} of ${this.written.length}, ${last}`);
+    this.now.replaceChildren(el("strong", label), ` token ${this.step + 1} of ${this.written.length}, ${last}`);
     const most = largestSize(weights);
     const signed = this.contributions.on;
     const unread = this.call.kind === "self" ? row + 1 : Infinity;
@@ -325,7 +324,7 @@ export class NextTokenPanel {
     this.root = el(
       "section.next-token",
       { "aria-label": "Next token" },
-      el("h3", {}, "It could have written"),
+      el("h3", "It could have written"),
       field,
       this.body,
     );
@@ -352,7 +351,7 @@ export class NextTokenPanel {
     this.running?.abort();
     const control = new AbortController();
     this.running = control;
-    if (!this.next) this.body.replaceChildren(el("p.quietly", {}, "Computing …"));
+    if (!this.next) this.body.replaceChildren(el("p.quietly", "Computing …"));
     try {
       const body = { model: this.model, text: this.text, temperature: this.temperature };
       const { next } = await this.context.source.post("/api/next", body, control.signal);
@@ -363,15 +362,14 @@ export class NextTokenPanel {
         const written = plain(piece) === this.chosen;
         return el(
           "div.barrow",
-          {},
           fill,
-          el("span.barlabel", {}, written ? el("strong", {}, `${plain(piece)} ✓`) : plain(piece)),
-          el("span.value", {}, number(share)),
+          el("span.barlabel", written ? el("strong", `${plain(piece)} ✓`) : plain(piece)),
+          el("span.value", number(share)),
         );
       });
-      this.body.replaceChildren(el("div.bars", {}, ...rows));
+      this.body.replaceChildren(el("div.bars", ...rows));
     } catch (error) {
-      if (error.name !== "AbortError") this.body.replaceChildren(el("p.quietly", {}, error.message));
+      if (error.name !== "AbortError") this.body.replaceChildren(el("p.quietly", error.message));
     }
   }
 
@@ -410,7 +408,7 @@ export function strongestKeys(view, weights) {
       fill.style.background = view.context.palette.signed(weights[best[n]] < 0 ? -0.35 : 0.35);
     });
   const title = signed ? `Contributions to ${view.answerChoice.name}` : `“${view.written[view.step].label}” looked at`;
-  return [el("h2", {}, title), el("div.bars", {}, ...rows), ...(prompt == null ? [] : [el("p.quietly", {}, prompt)])];
+  return [el("h2", title), el("div.bars", ...rows), ...(prompt == null ? [] : [el("p.quietly", prompt)])];
 }
 
 /** How much of the weight lies on the prompt. */
@@ -520,14 +518,9 @@ export function emptyGeneration(root, context) {
   const prompt = context.text();
   const about = prompt ? `It reads your text and continues it: “${prompt}”` : "It continues an example.";
   const button = run
-    ? el(
-        "div",
-        {},
-        el("button.primary", { type: "button", onclick: run }, "Let a model write"),
-        el("p.quietly", {}, about),
-      )
-    : el("p", {}, "In Python: with regard.watch(model) as seen: model.generate(…), then seen.show().");
-  root.append(el("div.empty", {}, el("p", {}, words), button));
+    ? el("div", el("button.primary", { onclick: run }, "Let a model write"), el("p.quietly", about))
+    : el("p", "In Python: with regard.watch(model) as seen: model.generate(…), then seen.show().");
+  root.append(el("div.empty", el("p", words), button));
   return { update() {}, drawn: () => ({ written: [] }), destroy() {} };
 }
 
@@ -585,9 +578,7 @@ export function tokenTexts(view) {
       el(isWritten(view, at + first) ? "span.token.made" : "span.token", { "data-at": at + first }, label),
     );
   const choose = (step) => () => view.context.state.set({ step });
-  const written = view.written.map(({ label }, at) =>
-    el("button.token", { type: "button", tabIndex: -1, onclick: choose(at) }, label),
-  );
+  const written = view.written.map(({ label }, at) => el("button.token", { tabIndex: -1, onclick: choose(at) }, label));
   return { first, read, written };
 }
 

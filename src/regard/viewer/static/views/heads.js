@@ -108,7 +108,7 @@ class Heads {
     this.aside = new HeadsAside(this);
     this.answerChoice = new AnswerChoice(context, () => this.update(this.context.state.get()));
     this.controls.more.append(this.answerChoice.root);
-    this.split = el("div.split", {}, this.aside.answer.button, this.aside.root);
+    this.split = el("div.split", this.aside.answer.button, this.aside.root);
     root.append(this.controls.root, this.split);
     this.update(context.state.get());
     this.aside.findPatterns();
@@ -363,19 +363,18 @@ export function headsControls(state, { mute, compare, openMaps }) {
   };
   const partBox = el("span");
   const title = "One head of two layers side by side, in the tab Map";
-  const maps = el("button", { type: "button", title, onclick: openMaps }, "Compare as maps");
+  const maps = el("button", { title, onclick: openMaps }, "Compare as maps");
   // On a phone these are folded away: the picture comes first.
-  const more = el("div.more-controls", {}, maps, buttons, mass, sink, special, partBox);
+  const more = el("div.more-controls", maps, buttons, mass, sink, special, partBox);
   const fold = el(
     "button.fold",
     {
-      type: "button",
       "aria-expanded": "false",
       onclick: () => fold.setAttribute("aria-expanded", String(root.classList.toggle("unfolded"))),
     },
     "Settings",
   );
-  const root = el("div.controls", {}, callBox, comparison, otherBox, fold, more, buttons.every);
+  const root = el("div.controls", callBox, comparison, otherBox, fold, more, buttons.every);
   let known = "";
   /** The menus of the layer and of a second one; made anew only where `stamp` is another: one of them may be in use. */
   const showLayers = (stamp, first, second) => {
@@ -512,14 +511,10 @@ export function contributionSummary(view, focus, links, bring) {
       ? `To ${view.answerChoice.name}, through ${names.join(", ")}`
       : `To ${view.answerChoice.name}, from ${names.join(", ")}`;
   return [
-    el("div.aside-title", {}, el("h2", {}, title), ...clearButton(view)),
-    el("p.quietly", {}, `sum over ${counted(view.active.length, "head")}; + adds to the score, − takes from it`),
-    el(
-      "div.bars",
-      {},
-      ...best.map((one) => row(view, one, other.labels[one.at], Math.abs(best[0].sum), bring, opposite)),
-    ),
-    ...(best.length ? [] : [el("p.quietly", {}, "Nothing here contributes, or every head is off.")]),
+    el("div.aside-title", el("h2", title), ...clearButton(view)),
+    el("p.quietly", `sum over ${counted(view.active.length, "head")}; + adds to the score, − takes from it`),
+    el("div.bars", ...best.map((one) => row(view, one, other.labels[one.at], Math.abs(best[0].sum), bring, opposite))),
+    ...(best.length ? [] : [el("p.quietly", "Nothing here contributes, or every head is off.")]),
   ];
 }
 
@@ -574,10 +569,9 @@ export function contributionLegend(view, _queries, links) {
   });
   const name = isNumbered(view.trace) ? `Layer ${call.layer}` : ownName(view.trace, call);
   return [
-    el("h2", {}, `${name} to ${answerChoice.name}`),
+    el("h2", `${name} to ${answerChoice.name}`),
     el(
       "p",
-      {},
       sign(palette, 0.7),
       " adds to its score, ",
       sign(palette, -0.7),
@@ -585,9 +579,9 @@ export function contributionLegend(view, _queries, links) {
       number(answerChoice.ofCall(call)?.peak ?? 0),
       ".",
     ),
-    el("p.quietly", {}, `${links.length.toLocaleString("en")} links drawn. All contributions of each head, added up:`),
-    el("div.bars", {}, ...bars),
-    el("p.quietly", {}, "Click a token to keep it chosen. Effects lists the heads of all layers."),
+    el("p.quietly", `${links.length.toLocaleString("en")} links drawn. All contributions of each head, added up:`),
+    el("div.bars", ...bars),
+    el("p.quietly", "Click a token to keep it chosen. Effects lists the heads of all layers."),
   ];
 }
 
@@ -667,7 +661,7 @@ export class HeadsAside {
     if (!focus.length) return signed ? contributionLegend(panel, rows, links) : legend(panel, rows, links);
     const bring = (label) => this.view.bring(label);
     const [title, ...rest] = (signed ? contributionSummary : summary)(panel, focus, links, bring);
-    return several ? [...(first ? [title] : []), el("h3.layer-name", {}, name), ...rest] : [title, ...rest];
+    return several ? [...(first ? [title] : []), el("h3.layer-name", name), ...rest] : [title, ...rest];
   }
 
   showAnswer() {

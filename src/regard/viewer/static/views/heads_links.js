@@ -38,7 +38,7 @@ export class LayerPanel {
     this.pane = this.scroll.pane;
     this.paint = this.scroll.paint;
     this.title = el("p.panel-title", { hidden: true });
-    this.root = el("div.panel-column.layer-column", {}, this.title, this.box);
+    this.root = el("div.panel-column.layer-column", this.title, this.box);
   }
 
   /** Show a layer. `named`: there is another one beside it. @param {Call} call */

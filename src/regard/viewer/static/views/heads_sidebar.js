@@ -35,23 +35,22 @@ export function summary(view, focus, links, bring) {
   const more = names.length > 3 ? ` and ${names.length - 3} more` : "";
   const verb = side === "key" ? "looked at by" : names.length > 1 ? "look at" : "looks at";
   const parts = [
-    el("div.aside-title", {}, el("h2", {}, `“${names.slice(0, 3).join(" · ")}${more}” ${verb}`), ...clearButton(view)),
+    el("div.aside-title", el("h2", `“${names.slice(0, 3).join(" · ")}${more}” ${verb}`), ...clearButton(view)),
     ...marked(view, side, same),
-    ...findings(view, side, new Set(same.map(({ at }) => at)), links).map((text) => el("p.finding", {}, text)),
+    ...findings(view, side, new Set(same.map(({ at }) => at)), links).map((text) => el("p.finding", text)),
     ...hiddenWeight(view, side, same),
-    el("p.quietly", {}, measured(view, side, same.length)),
-    el("div.bars", {}, ...rows),
+    el("p.quietly", measured(view, side, same.length)),
+    el("div.bars", ...rows),
     ...unknownWords(view),
   ];
-  if (!links.length)
-    parts.push(el("p.quietly", {}, "No link is left: every head is off, or all it looks at is hidden."));
+  if (!links.length) parts.push(el("p.quietly", "No link is left: every head is off, or all it looks at is hidden."));
   return parts;
 }
 
 /** What the mark of an unknown word means, where the text has one. */
 function unknownWords({ querySide, keySide }) {
   const note = unknownNote([...querySide.labels, ...keySide.labels]);
-  return note ? [el("p.quietly", {}, note)] : [];
+  return note ? [el("p.quietly", note)] : [];
 }
 
 /** Unpins everything; where nothing is pinned there is none. */
@@ -204,10 +203,10 @@ export function legend(view, queries, links) {
   ];
   return [
     el("h2", { title: call.name }, layerTitle(view.trace, call)),
-    el("p.quietly", {}, `${call.kind}-attention, ${counted(call.heads, "head")}, ${call.queries} × ${call.keys}`),
-    el("p", {}, `${links.length.toLocaleString("en")} links drawn.${share}`),
+    el("p.quietly", `${call.kind}-attention, ${counted(call.heads, "head")}, ${call.queries} × ${call.keys}`),
+    el("p", `${links.length.toLocaleString("en")} links drawn.${share}`),
     ...layerFindings(view).map(({ text, meaning }) => el("p.finding", { title: meaning }, text)),
-    ...notes.filter(Boolean).map((words) => el("p", {}, words)),
+    ...notes.filter(Boolean).map((words) => el("p", words)),
     ...unknownWords(view),
   ];
 }
@@ -217,7 +216,7 @@ export function hints() {
   const faint = "A line is as strong as its weight, paler where many heads are on; what is too faint is not drawn.";
   const hands =
     "Click a token to choose it; drag, or click with Shift or Control, for several. Shift and the wheel move the right column.";
-  return [el("p.quietly", {}, faint), el("p.quietly", {}, hands)];
+  return [el("p.quietly", faint), el("p.quietly", hands)];
 }
 
 /** Of two layers side by side: the token whose weight differs most between them. @param {any[]} panels */
@@ -313,10 +312,9 @@ export class StrongestHeads {
     const labels = (pin.side === "query" ? keySide : querySide).labels;
     const { palette, state } = view.context;
     this.root.replaceChildren(
-      el("h3", {}, `Strongest heads of all ${calls.length} layers`),
+      el("h3", `Strongest heads of all ${calls.length} layers`),
       el(
         "div.bars",
-        {},
         ...this.best.map(({ call, head, at, weight }) =>
           barRow({
             label: `${layerTitle(view.trace, call)} ${pin.side === "query" ? "→" : "←"} ${labels[at]}`,
@@ -369,8 +367,8 @@ function largest(weights, hidden) {
 
 const CHANGES_LISTED = 5;
 const ELSEWHERE = () => [
-  el("p", {}, "a head is silenced, or a word is hidden? With regard on your computer, this page runs the model again:"),
-  el("p", {}, el("code", {}, "regard view")),
+  el("p", "a head is silenced, or a word is hidden? With regard on your computer, this page runs the model again:"),
+  el("p", el("code", "regard view")),
 ];
 
 /** A panel below the sidebar of the Heads view; `view` has context, trace, call, querySide, active and pins. */
@@ -401,7 +399,7 @@ export class WhatIfPanel {
   show() {
     this.root.hidden = !this.possible && !this.elsewhere;
     if (!this.possible) {
-      if (this.elsewhere) this.root.replaceChildren(el("h3", {}, "What if …"), ...ELSEWHERE());
+      if (this.elsewhere) this.root.replaceChildren(el("h3", "What if …"), ...ELSEWHERE());
       return;
     }
     const { call, pins, querySide, active, trace } = this.view;
@@ -416,25 +414,14 @@ export class WhatIfPanel {
     const position = own && (own.side === "query" ? querySide : this.view.keySide).groups[own.at][0];
     this.result.replaceChildren();
     this.root.replaceChildren(
-      el("h3", {}, "What if …"),
+      el("h3", "What if …"),
       el(
         "div.buttons",
-        {},
         choice("head", heads, this.head, (value) => (this.head = Number(value))),
-        el(
-          "button",
-          { type: "button", onclick: () => this.run({ silence: { [call.name]: [this.head] } }) },
-          "is silenced",
-        ),
+        el("button", { onclick: () => this.run({ silence: { [call.name]: [this.head] } }) }, "is silenced"),
       ),
       ...(own && call.query_side === call.key_side
-        ? [
-            el(
-              "div.buttons",
-              {},
-              el("button", { type: "button", onclick: () => this.run({ hide: [position] }) }, `“${label}” is hidden`),
-            ),
-          ]
+        ? [el("div.buttons", el("button", { onclick: () => this.run({ hide: [position] }) }, `“${label}” is hidden`))]
         : []),
       this.result,
     );
@@ -445,14 +432,14 @@ export class WhatIfPanel {
     const control = new AbortController();
     this.running = control;
     const { trace, context } = this.view;
-    this.result.replaceChildren(el("p.quietly", {}, "Running the model twice …"));
+    this.result.replaceChildren(el("p.quietly", "Running the model twice …"));
     try {
       const body = { model: trace.made.model, text: trace.made.text, ...change };
       const answer = await context.source.post("/api/what-if", body, control.signal);
       this.result.replaceChildren(...this.report(answer));
       this.answer = answer;
     } catch (error) {
-      if (error.name !== "AbortError") this.result.replaceChildren(el("p.problem", {}, error.message));
+      if (error.name !== "AbortError") this.result.replaceChildren(el("p.problem", error.message));
     }
   }
 
@@ -467,10 +454,9 @@ export class WhatIfPanel {
       .map(({ call, layer, head, change }) =>
         el(
           "li",
-          {},
           el(
             "button.quiet",
-            { type: "button", onclick: () => this.view.context.state.set({ call, heads: [head] }) },
+            { onclick: () => this.view.context.state.set({ call, heads: [head] }) },
             `${layer == null ? "" : `${layer}.`}${head}`,
           ),
           ` moves ${number(change)} of its weight`,
@@ -478,18 +464,15 @@ export class WhatIfPanel {
       );
     return [
       ...(before.length
-        ? [
-            el("p", {}, "Predicted before: ", el("strong", {}, words(before))),
-            el("p", {}, "and now: ", el("strong", {}, words(after))),
-          ]
+        ? [el("p", "Predicted before: ", el("strong", words(before))), el("p", "and now: ", el("strong", words(after)))]
         : []),
       ...(heads.length && heads.every(({ change }) => change === 0)
-        ? [el("p", {}, "No head's weights change: nothing that attends comes after this one.")]
+        ? [el("p", "No head's weights change: nothing that attends comes after this one.")]
         : [
-            el("p", {}, rows.length ? "The heads that changed most:" : "The runs cannot be compared head by head."),
-            el("ol.changes", {}, ...rows),
+            el("p", rows.length ? "The heads that changed most:" : "The runs cannot be compared head by head."),
+            el("ol.changes", ...rows),
           ]),
-      el("button", { type: "button", onclick: () => this.view.context.open(trace) }, "Look at this run"),
+      el("button", { onclick: () => this.view.context.open(trace) }, "Look at this run"),
     ];
   }
 

@@ -25,7 +25,7 @@ const FADE = 300; // milliseconds in which a step appears
 function nothing(root) {
   const words =
     "This view computes one layer of a small Transformer, and none is here. Those that ship are shown by: regard view.";
-  root.append(el("div.empty", {}, el("p", {}, words)));
+  root.append(el("div.empty", el("p", words)));
   return { update() {}, destroy() {} };
 }
 
@@ -54,14 +54,14 @@ class Inside {
       this.input.title = "A text that was prepared. For one of your own, install regard and run: regard view";
     }
     this.chosers = el("span.samples");
-    this.controls = el("div.controls", {}, this.input, this.chosers);
-    this.play = el("button", { type: "button", onclick: () => this.toggle() }, "Play");
+    this.controls = el("div.controls", this.input, this.chosers);
+    this.play = el("button", { onclick: () => this.toggle() }, "Play");
     this.player = new Player(this.play, PACE, () => this.forward());
     this.list = el("div.inside-steps", { role: "group", "aria-label": "Steps", "data-arrows": true });
     this.text = el("p.inside-text", { role: "status" });
     this.stage = el("div.drawing");
     this.reading = el("p.footer");
-    root.append(this.controls, el("div.inside-line", {}, this.play, this.list), this.text, this.stage, this.reading);
+    root.append(this.controls, el("div.inside-line", this.play, this.list), this.text, this.stage, this.reading);
     const label = "The matrices of this step: point at a number to read it";
     this.board = makeBoard(this.stage, { role: "img", "aria-label": label }, (pen, width, height) =>
       this.draw(pen, width, height),
@@ -172,11 +172,7 @@ class Inside {
     const step = this.answer.steps[this.step];
     this.list.replaceChildren(
       ...this.answer.steps.map(({ title, text }, at) =>
-        el(
-          "button.chip",
-          { type: "button", title: text, "aria-pressed": String(at === this.step), onclick: () => this.go(at) },
-          title,
-        ),
+        el("button.chip", { title: text, "aria-pressed": String(at === this.step), onclick: () => this.go(at) }, title),
       ),
     );
     /** @type {HTMLElement} */ (this.list.children[this.step]).scrollIntoView?.({

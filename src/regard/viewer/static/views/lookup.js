@@ -54,7 +54,7 @@ function mount(root, context) {
     title: `e are the energies, n is their number; ${FUNCTIONS.join(", ")}, + - * / ^ and brackets`,
     oninput: () => change({ own: own.value }),
   });
-  const ownField = el("label.field.own", {}, el("span", {}, "f(e) ="), own);
+  const ownField = el("label.field.own", el("span", "f(e) ="), own);
   const kinds = [ENERGIES, NORMALIZERS, POSITIONS].flatMap((parts) => Object.values(parts));
   const sliders = kinds.flatMap((part) => (part.parameter ? [logarithmic(part.parameter)] : []));
   const slope = sliders.filter(({ name }) => name === "slope");
@@ -76,8 +76,8 @@ function mount(root, context) {
   const asks = el("span.asks");
   const body = el("tbody");
   const heads = ["see", "key k", "energy e", "weight w", "value v"].map((text) => el("th", { scope: "col" }, text));
-  const table = el("table.lookup-table", {}, el("thead", {}, el("tr", {}, ...heads, el("td"))), body);
-  const add = el("button.quiet", { type: "button", onclick: addRow }, "+ entry");
+  const table = el("table.lookup-table", el("thead", el("tr", ...heads, el("td"))), body);
+  const add = el("button.quiet", { onclick: addRow }, "+ entry");
   const result = el("output.result", { "aria-label": "z, the weighted sum" });
   const problem = el("p.problem", { role: "status" });
   const stage = el("div.lookup-plot");
@@ -85,11 +85,9 @@ function mount(root, context) {
   root.replaceChildren(
     el(
       "div.lookup",
-      {},
-      el("div.lookup-top", {}, tables, story),
+      el("div.lookup-top", tables, story),
       el(
         "div.lookup-choices",
-        {},
         energy,
         normalize,
         ...sliders.filter((one) => !slope.includes(one)).map((one) => one.field),
@@ -99,13 +97,11 @@ function mount(root, context) {
       ),
       el(
         "div.lookup-main",
-        {},
         el(
           "div",
-          {},
-          el("div.asking", {}, el("label", {}, "Query q ", query), asks),
+          el("div.asking", el("label", "Query q ", query), asks),
           table,
-          el("div.lookup-end", {}, add, result),
+          el("div.lookup-end", add, result),
           problem,
         ),
         stage,
@@ -113,14 +109,7 @@ function mount(root, context) {
       el(
         "section.lookup-positions",
         { "aria-label": "Positions" },
-        el(
-          "div.lookup-choices",
-          {},
-          el("h2", {}, "Positions"),
-          positions,
-          placeOfQuery,
-          ...slope.map((one) => one.field),
-        ),
+        el("div.lookup-choices", el("h2", "Positions"), positions, placeOfQuery, ...slope.map((one) => one.field)),
         drawing,
       ),
     ),
@@ -193,9 +182,7 @@ function mount(root, context) {
     );
     body.replaceChildren(...cells.map((cell) => cell.line));
     const asking = now.rows.filter((row) => row.label);
-    const buttons = asking.map((row) =>
-      el("button.word", { type: "button", onclick: () => change({ query: row.key }) }, row.label),
-    );
+    const buttons = asking.map((row) => el("button.word", { onclick: () => change({ query: row.key }) }, row.label));
     asks.replaceChildren(...(buttons.length ? ["ask as ", ...buttons] : []));
     add.disabled = now.rows.length >= MOST_ROWS;
     query.value = now.query;
@@ -235,7 +222,7 @@ function mount(root, context) {
       fillBar(cell.energy, e?.[j], least, most);
       fillBar(cell.weight, w?.[j], Math.min(0, ...(w ?? [])), Math.max(1, ...(w ?? [])));
     });
-    result.replaceChildren(el("span.faint", {}, "z = "), resultText(z));
+    result.replaceChildren(el("span.faint", "z = "), resultText(z));
     problem.textContent = shown.problem;
     plot.show(now, shown);
     positionsPlot.show(now);
@@ -290,26 +277,21 @@ export function tableRow(row, at, { changed, removed }) {
     "aria-label": `see key ${at + 1}`,
     onchange: () => changed({ masked: !see.checked }),
   });
-  const remove = el(
-    "button.strike",
-    { type: "button", "aria-label": `remove entry ${at + 1}`, onclick: () => removed() },
-    "×",
-  );
+  const remove = el("button.strike", { "aria-label": `remove entry ${at + 1}`, onclick: () => removed() }, "×");
   const [key, value, energyBar, weightBar] = [input("key"), input("value"), bar("energy"), bar("weight")];
   const named = el(
     "span.row-key",
-    {},
-    el("span.row-place", {}, String(at)),
-    row.label ? el("span.row-label", {}, row.label) : null,
+    el("span.row-place", String(at)),
+    row.label ? el("span.row-label", row.label) : null,
     key,
   );
-  const inside = [see, named, energyBar.root, weightBar.root, value, remove].map((child) => el("td", {}, child));
-  return { line: el("tr", {}, ...inside), key, value, energy: energyBar, weight: weightBar, remove };
+  const inside = [see, named, energyBar.root, weightBar.root, value, remove].map((child) => el("td", child));
+  return { line: el("tr", ...inside), key, value, energy: energyBar, weight: weightBar, remove };
 }
 
 function bar(kind) {
   const [number, mark] = [el("span.figure"), el(`span.fill.${kind}`)];
-  return { root: el("span.barred", {}, number, el("span.track", {}, mark)), number, mark };
+  return { root: el("span.barred", number, el("span.track", mark)), number, mark };
 }
 
 /** A bar from zero; where no number is above zero, as with negative distances, from the least: the best is the longest. */

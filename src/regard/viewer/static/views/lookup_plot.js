@@ -235,9 +235,8 @@ export function makePlot(host, { context, ask, move }) {
     });
     return el(
       "div.feature",
-      {},
-      el("span.name", {}, name),
-      el("span.pair", {}, el("span.fill.energy"), el("span.fill.weight")),
+      el("span.name", name),
+      el("span.pair", el("span.fill.energy"), el("span.fill.weight")),
       input,
       el("span.figure"),
     );

@@ -42,7 +42,7 @@ class MapView {
     this.masks = new MaskReader(context.source, () => this.redraw());
     this.search = new MapSearch(this);
     this.controls = new MapControls(this);
-    this.columns = [0, 1].map(() => el("div.panel-column.map-column", {}, el("p.panel-title"), el("div.drawing")));
+    this.columns = [0, 1].map(() => el("div.panel-column.map-column", el("p.panel-title"), el("div.drawing")));
     this.camera = new MapCamera({
       first: () => this.panels[0],
       moved: () => this.redraw(),
@@ -55,8 +55,8 @@ class MapView {
     );
     this.answerChoice = new AnswerChoice(context, () => this.update());
     root.replaceChildren(
-      el("div.controls.map-controls", {}, this.controls.root, this.answerChoice.root),
-      el("div.split", {}, ...this.columns, this.aside.answer.button, this.aside.root),
+      el("div.controls.map-controls", this.controls.root, this.answerChoice.root),
+      el("div.split", ...this.columns, this.aside.answer.button, this.aside.root),
     );
     this.keys = mapKeys(this);
     this.update();
@@ -338,10 +338,10 @@ export class MapControls {
       ...this.choosers(0),
       labelled("Cells show the", segments("Pooling", POOLINGS, pool, set("pool"))),
       labelled("Colour scale", segments("Shade", Object.entries(SHADES), shade, set("shade"))),
-      el("button", { type: "button", onclick: () => view.camera.showAll() }, "Show all"),
+      el("button", { onclick: () => view.camera.showAll() }, "Show all"),
       this.finder,
       tick("Compare", Boolean(other), (on) => view.compare(on), "a second head or model, moved in step (c)"),
-      ...(other ? [el("span.map-with", {}, el("span.joining", {}, "with"), ...this.choosers(1))] : []),
+      ...(other ? [el("span.map-with", el("span.joining", "with"), ...this.choosers(1))] : []),
     );
     all()[held]?.focus();
   }
@@ -373,7 +373,7 @@ export class MapControls {
 
 /** Buttons with words before them. */
 function labelled(words, buttons) {
-  return el("span.field", {}, el("span", {}, words), buttons);
+  return el("span.field", el("span", words), buttons);
 }
 
 // The keys of the Map view.
@@ -434,7 +434,6 @@ export class MapAside {
     const overview = el("div.map-overview");
     const help = el(
       "p.quietly",
-      {},
       "Drag or arrow keys move, wheel or + − zoom, Home shows all, a double click zooms in.",
     );
     this.root = el(
@@ -496,8 +495,8 @@ export class MapAside {
     this.answer.show("");
     if (!first)
       return [
-        el("h2", {}, `${count(queries)} × ${count(keys)}`),
-        el("p.quietly", {}, "queries × keys. Point at the map to read it."),
+        el("h2", `${count(queries)} × ${count(keys)}`),
+        el("p.quietly", "queries × keys. Point at the map to read it."),
       ];
     const [rows, columns] = first.cell;
     const noun = peak(0) ? "contribution" : "weight";
@@ -509,7 +508,7 @@ export class MapAside {
     const values = found.flatMap((one, at) =>
       one
         ? [
-            ...(panels.length > 1 ? [el("p.quietly.map-of", {}, titles[at])] : []),
+            ...(panels.length > 1 ? [el("p.quietly.map-of", titles[at])] : []),
             el("p.map-value", { title: titles[at] }, peak(at) ? number(one.value) : exact(one.value)),
           ]
         : [],
@@ -520,8 +519,8 @@ export class MapAside {
     const closed = found.some((one, at) => one && masked(at, one));
     return [
       ...values,
-      closed ? el("p.map-masked", {}, "Masked: this query may not look at this key.") : "",
-      el("p.quietly", {}, what),
+      closed ? el("p.map-masked", "Masked: this query may not look at this key.") : "",
+      el("p.quietly", what),
       ...around("query", first.row, rows, query),
       ...around("key", first.column, columns, key),
     ];
@@ -600,9 +599,9 @@ function around(name, from, many, tokens) {
   const first = Math.max(0, from - AROUND);
   const words = tokens.slice(first, from + 1 + AROUND).map((token, i) => {
     const here = first + i >= from && first + i < from + many;
-    return el(here ? "mark" : "span", {}, token);
+    return el(here ? "mark" : "span", token);
   });
-  return [el("h3", {}, `${name} ${range}`), el("p.map-context", {}, ...words.flatMap((word) => [word, " "]))];
+  return [el("h3", `${name} ${range}`), el("p.map-context", ...words.flatMap((word) => [word, " "]))];
 }
 
 // The search of the Map view: from one occurrence of a word to the next.

@@ -71,14 +71,8 @@ class Model {
     this.grid.addEventListener("keydown", (event) => this.rove(event));
     this.details = new HeadDetails(context, (cell, view) => this.go(cell, view));
     root.append(
-      el("div.controls", {}, this.sortBox, el("span.field", {}, el("span", {}, "Cells show the"), this.pools)),
-      el(
-        "div.split",
-        {},
-        el("div.drawing.plain", {}, this.note, this.grid),
-        this.details.answer.button,
-        this.details.root,
-      ),
+      el("div.controls", this.sortBox, el("span.field", el("span", "Cells show the"), this.pools)),
+      el("div.split", el("div.drawing.plain", this.note, this.grid), this.details.answer.button, this.details.root),
     );
     for (const cell of this.cells) {
       cell.canvas = el("canvas", { width: SMALL_MAP_SIDE, height: SMALL_MAP_SIDE, "aria-hidden": "true" });
@@ -86,7 +80,7 @@ class Model {
       cell.text = el("span.caption");
       cell.button = el(
         "button.thumb",
-        { type: "button", onclick: () => this.choose(cell), ondblclick: () => this.go(cell, "heads") },
+        { onclick: () => this.choose(cell), ondblclick: () => this.go(cell, "heads") },
         cell.canvas,
         cell.text,
       );
@@ -185,8 +179,8 @@ class Model {
       cell.score = sort ? this.score(cell, sort) : null;
       cell.caption = sort || numbered ? cell.name : `head ${cell.head}`;
       const parts = cell.caption.split(/(?<=\.)/).flatMap((part) => [el("wbr"), part]); // lines end after dots
-      const figure = cell.score == null ? [] : [el("span.figure", {}, number(cell.score))];
-      cell.text.replaceChildren(el("span.name", {}, ...parts), ...figure, ...cell.badges.map(badge));
+      const figure = cell.score == null ? [] : [el("span.figure", number(cell.score))];
+      cell.text.replaceChildren(el("span.name", ...parts), ...figure, ...cell.badges.map(badge));
       const words = [`Layer ${callName(this.trace, cell.call)}, head ${cell.head}`, ...labels(cell)];
       const value = cell.score == null ? "" : `: ${sort} ${number(cell.score)}`;
       cell.button.setAttribute("aria-label", words.join(", ") + value);
@@ -212,13 +206,8 @@ class Model {
     else
       this.grid.replaceChildren(
         ...calls.map((call) => {
-          const title = isNumbered(this.trace) ? null : el("p.layer-name", {}, call.name);
-          return el(
-            "div.layer",
-            {},
-            title,
-            ...this.cells.filter((cell) => cell.call === call).map((one) => one.button),
-          );
+          const title = isNumbered(this.trace) ? null : el("p.layer-name", call.name);
+          return el("div.layer", title, ...this.cells.filter((cell) => cell.call === call).map((one) => one.button));
         }),
       );
   }
@@ -499,11 +488,10 @@ export class HeadDetails {
     this.shown = null;
     this.answer.show("");
     this.root.replaceChildren(
-      el("h2", {}, this.context.trace.model || "Model"),
-      el("p", {}, `${counted(this.context.trace.calls.length, "layer")}, ${counted(heads, "head")}.`),
+      el("h2", this.context.trace.model || "Model"),
+      el("p", `${counted(this.context.trace.calls.length, "layer")}, ${counted(heads, "head")}.`),
       el(
         "p.quietly",
-        {},
         "Choose a head to see it large, with its statistics and patterns. A double click opens it in Heads.",
       ),
     );
@@ -515,7 +503,7 @@ export class HeadDetails {
     const scores = Object.entries(cell.scores ?? {}).filter(([name]) => !(name in STATISTICS));
     const least = (name) => (this.thresholds[name] == null ? "" : number(this.thresholds[name]));
     const open = this.context.headViews.map(({ name, title }) =>
-      el("button", { type: "button", onclick: () => this.go(cell, name) }, title),
+      el("button", { onclick: () => this.go(cell, name) }, title),
     );
     const statistics = figures.map(([name, words]) =>
       row(words, [number(cell.values[name])], false, STATISTIC_MEANINGS[name]),
@@ -527,18 +515,18 @@ export class HeadDetails {
     const findings = cell.badges.slice(0, 3).map(({ label }) => patternSentence(label, cell.scores?.[label]));
     this.answer.show(`Head ${cell.name}${findings.length ? ` ${findings[0]}` : ", large"}`);
     const parts = [
-      el("h2", {}, `Head ${cell.name}`, ...cell.badges.map(badge)),
-      ...findings.map((finding) => el("p.finding", {}, `This head ${finding}.`)),
+      el("h2", `Head ${cell.name}`, ...cell.badges.map(badge)),
+      ...findings.map((finding) => el("p.finding", `This head ${finding}.`)),
       this.chosen,
-      el("p.quietly.small", {}, cell.call.name),
+      el("p.quietly.small", cell.call.name),
       this.bigCanvas,
       this.scale,
-      el("div.buttons", {}, el("span.quietly", {}, "Open in"), ...open),
+      el("div.buttons", el("span.quietly", "Open in"), ...open),
     ];
     if (statistics.length) parts.push(table(["statistic", "mean"], statistics));
-    if (cell.from) parts.push(el("p.quietly.small", {}, cell.from));
+    if (cell.from) parts.push(el("p.quietly.small", cell.from));
     if (patterns.length) parts.push(table(["pattern", "score", "needs", "by chance"], patterns));
-    if (this.why) parts.push(el("p.quietly", {}, `No patterns: ${this.why}.`));
+    if (this.why) parts.push(el("p.quietly", `No patterns: ${this.why}.`));
     this.root.replaceChildren(...parts);
   }
 
@@ -558,13 +546,13 @@ function row(first, cells, marked = false, meaning = "") {
     "tr",
     { "data-marked": marked },
     el("th", { scope: "row", title: meaning }, first),
-    ...cells.map((cell) => el("td.number", {}, cell)),
+    ...cells.map((cell) => el("td.number", cell)),
   );
 }
 
 function table(titles, rows) {
   const head = titles.map((title, at) => el(at ? "th.number" : "th", { scope: "col" }, title));
-  return el("table.figures", {}, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
+  return el("table.figures", el("thead", el("tr", ...head)), el("tbody", ...rows));
 }
 
 // What heads do, in words: of each head its patterns, the rarest in the model first.

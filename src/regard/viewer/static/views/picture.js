@@ -41,7 +41,6 @@ class PictureView {
       this.controls,
       el(
         "div.split.picture",
-        {},
         this.stage,
         el("aside.aside.picture-aside", { "aria-label": "Words" }, this.reading, this.strip),
       ),
@@ -190,9 +189,7 @@ class PictureView {
     this.controlled = stamp;
     this.controls.replaceChildren(
       ...(this.drop ? [this.drop.root] : []),
-      ...this.samples.map(({ name, file }) =>
-        el("button.sample", { type: "button", onclick: () => this.describe(file, name) }, name),
-      ),
+      ...this.samples.map(({ name, file }) => el("button.sample", { onclick: () => this.describe(file, name) }, name)),
       ...(own
         ? [
             callChoice({ ...this.context.trace, calls: this.calls }, call, (id) =>
@@ -208,7 +205,7 @@ class PictureView {
 
   showStrip() {
     const buttons = wordButtons(this);
-    if (this.drop && !buttons.length) return this.strip.replaceChildren(el("p.quietly", {}, SCENES));
+    if (this.drop && !buttons.length) return this.strip.replaceChildren(el("p.quietly", SCENES));
     const held = /** @type {any[]} */ ([...this.strip.children]).indexOf(document.activeElement);
     this.strip.replaceChildren(...buttons);
     buttons[held]?.focus();
@@ -318,11 +315,7 @@ export function wordButtons(view) {
   return words.map((name, at) =>
     el(
       "button.strip-word",
-      {
-        type: "button",
-        "aria-pressed": String(at === chosen),
-        onclick: () => view.set(answer ? { word: at } : { query: at }),
-      },
+      { "aria-pressed": String(at === chosen), onclick: () => view.set(answer ? { word: at } : { query: at }) },
       ...(answer ? [smallPicture(view, at)] : []),
       name,
     ),

@@ -56,7 +56,6 @@ class Read {
       this.input,
       el(
         "div.controls.inline",
-        {},
         el("button.primary", { type: "submit" }, "Classify"),
         ...this.ticks.map(([, field]) => field),
       ),
@@ -68,7 +67,7 @@ class Read {
       }
     });
     this.cards = el("div.cards");
-    root.append(el("div.drawing.plain", {}, form, this.status, this.cards));
+    root.append(el("div.drawing.plain", form, this.status, this.cards));
     this.update(context.state.get());
   }
 
@@ -124,7 +123,7 @@ class Read {
     const bars = Object.entries(result.probabilities).map(([label, share]) => {
       const fill = el("span.barfill");
       fill.style.width = `${100 * share}%`;
-      return el("div.barrow", {}, fill, el("span.barlabel", {}, label), el("span.value", {}, number(share)));
+      return el("div.barrow", fill, el("span.barlabel", label), el("span.value", number(share)));
     });
     const texts = KINDS.filter(([kind]) => result[kind]).flatMap(([kind, title]) => {
       const amounts = shades(result[kind]);
@@ -133,15 +132,15 @@ class Read {
         shade(span, amounts[at], this.context.palette);
         return span;
       });
-      return [el("h3.quietly", {}, title), el("div.tokens", { "data-kind": kind }, ...spans), scale(result[kind])];
+      return [el("h3.quietly", title), el("div.tokens", { "data-kind": kind }, ...spans), scale(result[kind])];
     });
     const contributions = labelContributions(this.context, result);
-    const none = result.weights ? [] : [el("p.quietly", {}, "This model gives no word a weight of its own.")];
+    const none = result.weights ? [] : [el("p.quietly", "This model gives no word a weight of its own.")];
     return el(
       "section.card",
       { "aria-label": result.title },
-      el("h2", {}, el("span.quietly", {}, `${result.title}: `), result.label),
-      el("div.bars", {}, ...bars),
+      el("h2", el("span.quietly", `${result.title}: `), result.label),
+      el("div.bars", ...bars),
       ...none,
       ...texts,
       ...contributions,
@@ -240,5 +239,5 @@ function shades(weights) {
 }
 
 function scale(weights) {
-  return el("p.quietly.small", {}, `Colours from 0 to ${number(weights.reduce((a, b) => Math.max(a, b), 0))}.`);
+  return el("p.quietly.small", `Colours from 0 to ${number(weights.reduce((a, b) => Math.max(a, b), 0))}.`);
 }

@@ -42,19 +42,15 @@ class SoundView {
       taken: (file) => this.listen(file),
       failed: context.fail,
     });
-    this.play = el("button", { type: "button", hidden: true, onclick: () => this.toggle() }, "Play");
-    this.mic = el(
-      "button",
-      { type: "button", hidden: !navigator.mediaDevices, onclick: () => this.recordSound() },
-      "Record",
-    );
+    this.play = el("button", { hidden: true, onclick: () => this.toggle() }, "Play");
+    this.mic = el("button", { hidden: !navigator.mediaDevices, onclick: () => this.recordSound() }, "Record");
     this.samples = el("span.samples");
     this.status = el("p.status", { role: "status" });
     this.stage = el("div.drawing");
-    this.heard = el("aside.aside", { "aria-label": "What was heard" }, el("p.quietly", {}, NOTHING));
+    this.heard = el("aside.aside", { "aria-label": "What was heard" }, el("p.quietly", NOTHING));
     root.replaceChildren(
-      el("div.controls", {}, this.drop.root, this.samples, this.mic, this.play, this.status),
-      el("div.split", {}, this.stage, this.heard),
+      el("div.controls", this.drop.root, this.samples, this.mic, this.play, this.status),
+      el("div.split", this.stage, this.heard),
     );
     this.board = makeBoard(
       this.stage,
@@ -73,9 +69,7 @@ class SoundView {
   async offerSamples() {
     const samples = await samplesOf(this.context.source, "sounds");
     this.samples.replaceChildren(
-      ...samples.map(({ name, file }) =>
-        el("button.sample", { type: "button", onclick: () => this.listen(file, name) }, `“${name}”`),
-      ),
+      ...samples.map(({ name, file }) => el("button.sample", { onclick: () => this.listen(file, name) }, `“${name}”`)),
     );
     const { sample } = this.settings;
     const first = samples.find(({ name }) => name === sample) ?? samples[0];
@@ -163,20 +157,13 @@ class SoundView {
     const rows = Object.entries(probabilities).map(([name, share]) => {
       const fill = el("span.fill.weight");
       fill.style.width = `${(100 * share) / most}%`;
-      return el(
-        "tr",
-        {},
-        el("td", {}, name),
-        el("td.number", {}, number(share)),
-        el("td", {}, el("span.track", {}, fill)),
-      );
+      return el("tr", el("td", name), el("td.number", number(share)), el("td", el("span.track", fill)));
     });
     const { letter } = this.settings;
     const letters = (spelled ?? []).map((one, at) =>
       el(
         "button.word",
         {
-          type: "button",
           "aria-pressed": String(at === letter),
           onclick: () =>
             this.context.state.set({ sound: { ...this.context.state.get().sound, letter: at === letter ? null : at } }),
@@ -186,9 +173,9 @@ class SoundView {
     );
     this.reading = el("p.quietly", { role: "status" });
     this.heard.replaceChildren(
-      el("h2.heard", {}, label),
-      el("table.next", {}, el("tbody", {}, ...rows)),
-      ...(letters.length ? [el("h3", {}, "spelled"), el("p.sentence", {}, ...letters)] : []),
+      el("h2.heard", label),
+      el("table.next", el("tbody", ...rows)),
+      ...(letters.length ? [el("h3", "spelled"), el("p.sentence", ...letters)] : []),
       this.reading,
     );
     this.board.ask();

@@ -58,14 +58,13 @@ class TranslateView {
     this.columns = el("div.translations");
     const controls = el(
       "div.controls",
-      {},
       ...this.ticks.map(([, field]) => field),
-      el("label.field", {}, el("span", {}, "Beams"), this.beams),
+      el("label.field", el("span", "Beams"), this.beams),
       this.level,
       this.status,
     );
     this.figure = el("div.length-figure");
-    root.replaceChildren(el("div.translate", {}, this.input, this.examples(), controls, this.columns, this.figure));
+    root.replaceChildren(el("div.translate", this.input, this.examples(), controls, this.columns, this.figure));
     this.update();
     this.drawLengths();
   }
@@ -96,9 +95,9 @@ class TranslateView {
   examples() {
     const sentences = [...new Set(this.models.flatMap((model) => model.examples ?? []))];
     const buttons = sentences.map((text) =>
-      el("button.quiet.example", { type: "button", title: text, onclick: () => this.tryExample(text) }, text),
+      el("button.quiet.example", { title: text, onclick: () => this.tryExample(text) }, text),
     );
-    return el("div.examples", { role: "group", "aria-label": "Examples" }, el("span.quietly", {}, "Try"), ...buttons);
+    return el("div.examples", { role: "group", "aria-label": "Examples" }, el("span.quietly", "Try"), ...buttons);
   }
 
   /** An example sentence, and the models that know its words. */
@@ -200,7 +199,7 @@ class TranslateView {
   /** What stands where a translation will. */
   placeholder(name) {
     const title = this.models.find((model) => model.name === name)?.title ?? name;
-    return el("div.translation.coming", {}, el("h2", {}, title), el("p", {}, el("progress"), " Translating …"));
+    return el("div.translation.coming", el("h2", title), el("p", el("progress"), " Translating …"));
   }
 
   take(answers) {
@@ -353,12 +352,11 @@ export class TranslationCard {
     this.steps = el("div.steps");
     this.root = el(
       "section.translation",
-      {},
       this.title,
       this.lines.source,
       this.lines.target,
       this.copying,
-      el("div.matrix-and-steps", {}, this.stage, this.steps),
+      el("div.matrix-and-steps", this.stage, this.steps),
     );
   }
 
@@ -370,12 +368,12 @@ export class TranslationCard {
     const maps = answer.maps > 1 ? [`mean of ${answer.maps} heads`] : [];
     const faith = answer.fidelity ? [`weights checked, error ${number(answer.fidelity.error)}`] : [];
     const remark = weights ? [...maps, ...faith].join(" · ") : "without attention";
-    this.title.replaceChildren(answer.title, el("span.quietly", {}, remark || " "));
+    this.title.replaceChildren(answer.title, el("span.quietly", remark || " "));
     this.words("source", columns);
     this.words("target", rows);
     const summary = copySummary(this.table);
     const unknown = unknownNote([...columns, ...rows]);
-    this.copying.replaceChildren(...(summary ? [summary] : []), ...(unknown ? [el("p.quietly", {}, unknown)] : []));
+    this.copying.replaceChildren(...(summary ? [summary] : []), ...(unknown ? [el("p.quietly", unknown)] : []));
     this.stage.hidden = !weights;
     if (weights) {
       this.alignment ??= new Alignment(this.stage, this.context, (cell) => this.pointed(cell ? "cell" : null, cell));
@@ -409,7 +407,6 @@ export class TranslationCard {
       el(
         copied[at] ? "button.word.copied" : "button.word",
         {
-          type: "button",
           title: copied[at],
           "data-copied": copied[at] || null,
           onpointerenter: () => this.pointed(side, [at]),
@@ -484,22 +481,22 @@ export class TranslationCard {
       return el(
         "tr",
         { class: piece === chosen ? "chosen" : null },
-        el("td", {}, plain(piece)),
-        el("td.number", {}, number(share)),
-        el("td", {}, el("span.track", {}, fill)),
+        el("td", plain(piece)),
+        el("td.number", number(share)),
+        el("td", el("span.track", fill)),
       );
     });
-    const next = el("table.next", {}, el("caption", {}, "next token"), el("tbody", {}, ...rows));
+    const next = el("table.next", el("caption", "next token"), el("tbody", ...rows));
     const others = el(
       "ol.beam",
       { "aria-label": "the beam" },
-      ...(beam ?? []).map(({ text, score }) => el("li", {}, el("span.figure", {}, number(score)), " ", text || "…")),
+      ...(beam ?? []).map(({ text, score }) => el("li", el("span.figure", number(score)), " ", text || "…")),
     );
     const { generation } = this.answer;
     this.scrubber.body.replaceChildren(
-      el("p.prefix", {}, prefix || "…"),
+      el("p.prefix", prefix || "…"),
       ...(generation ? [copySentence(generation[at])] : []),
-      el("div.step-sides", {}, next, others),
+      el("div.step-sides", next, others),
     );
   }
 
@@ -542,13 +539,13 @@ export function copySummary(table) {
   const text = copied.length
     ? `This model can copy words: ${copied.join(", ")}. The others come from its vocabulary.`
     : "This model can copy words; here every word comes from its vocabulary.";
-  return el("p.copying", {}, text);
+  return el("p.copying", text);
 }
 
 /** The same of one piece, whichever way it was written. @param {number} generation p_gen */
 export function copySentence(generation) {
   const [written, copied] = [generation, 1 - generation].map((share) => share.toFixed(2));
-  return el("p.quietly", {}, `From the vocabulary with ${written} (p_gen), copied from the source with ${copied}.`);
+  return el("p.quietly", `From the vocabulary with ${written} (p_gen), copied from the source with ${copied}.`);
 }
 
 // BLEU by the length of the sentence, with and without attention (Bahdanau et al. 2015, figure 2).
@@ -566,8 +563,8 @@ export function makeCurves(host, context, curves) {
   const translators = [...new Set(curves.map((curve) => curve.translator))];
   const color = (translator) => context.palette.head(translators.indexOf(translator));
   host.replaceChildren(
-    el("h2", {}, "How translators cope with length"),
-    el("p.story", {}, "BLEU by the words of the sentence: without attention, long sentences are lost."),
+    el("h2", "How translators cope with length"),
+    el("p.story", "BLEU by the words of the sentence: without attention, long sentences are lost."),
   );
   const stage = el("div.curves");
   stage.style.setProperty("--panels", String(corpora.length));
