@@ -45,8 +45,6 @@ function halves(bits) {
   return out;
 }
 
-// The server that the page came from, as a source of data (source.js).
-
 const PAUSES = [250, 500, 1000, 2000, 4000]; // milliseconds before a busy server is asked again
 
 export class HttpSource {
@@ -101,8 +99,6 @@ async function reason(response) {
     return `the server answered ${response.status}`;
   }
 }
-
-// The single file that the page is in, as a source of data (source.js).
 
 const ELSEWHERE = "for all of it: seen.save(folder), then regard view folder";
 
@@ -264,8 +260,6 @@ function within(promise, what) {
   });
   return Promise.race([promise, late]).finally(() => clearTimeout(timer));
 }
-
-// A notebook's kernel as a source of data (source.js).
 
 /** A notebook: the kernel answers messages of an anywidget model, which has `send` and "msg:custom". */
 export class WidgetSource {

@@ -80,8 +80,6 @@ export function gather(rows, groups, adds = false) {
   return out;
 }
 
-// Calls of a trace: their paths in the API, and their names.
-
 /** The path of one call in the API. */
 export function callPath(trace, call) {
   return `/api/traces/${encodeURIComponent(trace.id)}/calls/${encodeURIComponent(call.id)}`;

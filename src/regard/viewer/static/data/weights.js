@@ -132,8 +132,6 @@ export class Rows {
   }
 }
 
-// Links: the weights between labels (tokens or words), the strongest first.
-
 export class Links {
   constructor(rows, querySide, keySide) {
     this.rows = rows;

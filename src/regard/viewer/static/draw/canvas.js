@@ -123,8 +123,6 @@ export function onPaper(width, height, paper, draw) {
   };
 }
 
-// Canvases that stay in view while a long list is scrolled under them.
-
 /** `layers` canvases, one over the other; `draw()` is called before the next frame where they must be drawn anew.
  *
  * @param {{label: string, layers?: number, draw: () => void, scrolled: () => void}} options
@@ -144,8 +142,6 @@ export function scrollingCanvas({ label, layers = 1, draw, scrolled }) {
   };
   return { box, pane, canvases, spacer, paint, close };
 }
-
-// Axes and lines of plots.
 
 /** @param {Pen} pen @param {number[][]} points */
 export function polyline(pen, points) {
@@ -168,8 +164,6 @@ export function roundStep(least) {
   const power = 10 ** Math.floor(Math.log10(least));
   return [1, 2, 5].map((x) => x * power).find((x) => x >= least) ?? 10 * power;
 }
-
-// Text broken into lines.
 
 /** Text in lines of about so many letters. */
 export function textLines(text, most) {

@@ -171,8 +171,6 @@ export function colored(tile, shade, bytes) {
   return canvas;
 }
 
-// Light, dark, or as the system has it.
-
 const KEY = "regard-theme";
 /** @typedef {"auto" | "light" | "dark"} Choice */
 

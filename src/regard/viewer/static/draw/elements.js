@@ -80,8 +80,6 @@ export function slider(label, range, value, words, changed, title = "") {
   return Object.assign(field, { show });
 }
 
-// The menu of a trace's layers.
-
 /** A list of `calls`, `changed(id)` when another is chosen. @param {Trace} trace @param {Call} call */
 export function callChoice(trace, call, changed, { calls = trace.calls, label = "Layer" } = {}) {
   const several = new Set(trace.calls.map((one) => one.kind)).size > 1;
@@ -134,8 +132,6 @@ export function headButtons(changed) {
   return Object.assign(group, { show, every });
 }
 
-// A button that plays steps one after another, and pauses.
-
 /** `forward()` goes on by one step and returns whether there was one; `pace` is milliseconds a step. */
 export class Player {
   constructor(button, pace, forward) {
@@ -161,8 +157,6 @@ export class Player {
     this.button.textContent = "Play";
   }
 }
-
-// A place to drop a file on, or to choose one with a button.
 
 /** `taken(file)` gets one file of at most `most` bytes; anything else is told to `failed(error)`. */
 export function makeDrop(target, { label, accept, most, taken, failed }) {
@@ -219,8 +213,6 @@ export function answerLine(words) {
   return { button, show };
 }
 
-// A list of tokens with their weights as bars.
-
 /** One line: a bar of `share` of the width, a head's number in its colours if there is one, the label, its place, its weight.
  *
  * With `most`, `weight` is of several heads: a second line names the strongest of them and its own weight.
@@ -244,8 +236,6 @@ export function barRow({ label, at, weight, share, head = null, most = null, tit
     most == null ? null : el("span.most", "most by head ", dot, ` ${number(most)}`),
   );
 }
-
-// Numbers as text.
 
 /** 0.0312 → "0.031", 2e-5 → "2.0e-5", 0 → "0". */
 export function number(x) {

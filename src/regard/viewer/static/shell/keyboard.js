@@ -75,8 +75,6 @@ function entry(binding) {
   return [el("dt", el("kbd", binding.shift ? `Shift ${key}` : key)), el("dd", binding.text)];
 }
 
-// The keys that work in every view.
-
 /** @returns {KeyBinding[]} */
 export function pageShortcuts(shell) {
   const digits = views.map((view, at) => ({

@@ -88,8 +88,6 @@ function linkItems(shell) {
   ];
 }
 
-// What the header and the bar below it show: the open tab, the trace and its text, the level, the proof, the colours.
-
 const EDGE = 48; // pixels at either end of the tabs, where they fade
 const NAMES = { auto: "as the system", light: "light", dark: "dark" };
 const SIGNS = { auto: "◐", light: "☀", dark: "☾" };
@@ -143,8 +141,6 @@ function showEntries(shell) {
     ...(count > 1 ? [choice("Text", options, shell.state.get().entry ?? 0, changed)] : []),
   );
 }
-
-// A button that opens a list of things to do.
 
 /** `items` are [text, run] or [text, run, a second line]; the returned element has `open()`. */
 export function menu(title, items) {

@@ -20,8 +20,6 @@ export function makeNotice(root, announce) {
   return Object.assign(show, { close: () => clearTimeout(waiting) });
 }
 
-// What a screen reader is told.
-
 /** A polite live region in `root`; the last thing said wins, so hovering does not pile up. */
 export function makeAnnouncer(root) {
   const region = el("div.unseen", { role: "status", "aria-live": "polite" });
@@ -35,8 +33,6 @@ export function makeAnnouncer(root) {
   };
   return Object.assign(announce, { close: () => clearTimeout(waiting) });
 }
-
-// The line over the view while a model runs: what runs, for how many seconds, and a button that cancels it.
 
 /** `stage` is dimmed meanwhile: what it shows is still the result before. @param {HTMLElement} stage */
 export function runStatus(stage) {

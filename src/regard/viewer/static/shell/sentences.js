@@ -193,8 +193,6 @@ function shortTitle(model) {
   return (model.title ?? model.name).split(",")[0].replace(/ on the (phrase book)$/, " ($1)");
 }
 
-// "Another text": run one of the models, with all its settings, and look at what it attended to.
-
 const READ = "read"; // the task of models that can be watched while they read a text
 
 /** A dialog; `done(id)` is called with the new trace. `possible` is whether there is a model to do it. */

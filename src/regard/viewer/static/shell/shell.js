@@ -262,8 +262,6 @@ function viewOf(name) {
   return views.find((view) => view.name === name);
 }
 
-// What a view is given by the shell: the trace, the state of the page, and what it may ask for (types/viewer.d.ts, Context).
-
 /** @returns {Context} */
 export function viewContext(shell) {
   return {
@@ -290,8 +288,6 @@ export function viewContext(shell) {
   };
 }
 
-// Links that name a model and a text.
-
 /** A link names the model and the text as well as the trace: where the trace is not here, the model reads it again. */
 export async function readLinkedText(shell) {
   const { trace, model, sentence, second, generate } = shell.state.get();
@@ -312,8 +308,6 @@ export async function readLinkedText(shell) {
     return false;
   }
 }
-
-// What stands instead of a view that has nothing to show: what it needs, and how to get it.
 
 /** An element, or null where the view can be opened. @param {View} view */
 export function missingView(shell, view) {
@@ -342,8 +336,6 @@ function holds({ source, trace, state }, part) {
   const path = callPath(trace, callOf(trace, state.get()));
   return source.holds?.(`${path}/${part}`) ?? true;
 }
-
-// What stands where there is no trace to look at: why, and what to do about it.
 
 const LISTED = 4; // traces that are offered instead
 
@@ -389,8 +381,6 @@ export function makeViewMotion(stage) {
     origin = "50% 0"; // the next one may be opened by its tab
   };
 }
-
-// What tests and benchmarks ask of the page, as `window.regard`.
 
 /** For tests and benchmarks: `regard.drawn()` is what the view drew, as numbers. */
 export function testHooks(shell) {

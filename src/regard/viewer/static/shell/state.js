@@ -133,8 +133,6 @@ export function makeState(linked) {
   };
 }
 
-// The part of the state that belongs to one trace.
-
 /** Words of which one asks what they stand for. */
 const PRONOUNS = new Set("it she he they her him them its his their this that who which".split(" "));
 

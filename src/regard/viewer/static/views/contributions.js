@@ -205,8 +205,6 @@ export class AnswerChoice {
   }
 }
 
-// What each word of a classified text contributed to a label, in the Read view: a switch, the labels, signed colours.
-
 const ELSEWHERE =
   "Contributions need a backward pass of the model. With regard on your computer, this page computes them: regard view";
 
@@ -259,8 +257,6 @@ export function labelContributions(context, result) {
     el("p.quietly.small", words),
   ];
 }
-
-// The badge of contributions: whether they add up to what the heads gave to the answer, and the error of every call.
 
 const VERDICTS =
   "A contribution is C = w · (g · v): the weight of a key, times what its value does to the answer’s score, with g the " +

@@ -164,8 +164,22 @@ class Generation {
 
   // Time
 
+  /** @returns {KeyBinding[]} */
   get keys() {
-    return generationKeys(this);
+    const to = (step) => this.context.state.set({ step: Math.min(this.written.length - 1, Math.max(0, step)) });
+    return [
+      { key: "ArrowRight", text: "next token", run: () => to(this.step + 1) },
+      { key: "ArrowLeft", text: "previous token", run: () => to(this.step - 1) },
+      { key: "Home", text: "first token written", run: () => to(0) },
+      { key: "End", text: "last token written", run: () => to(this.written.length - 1) },
+      { key: " ", text: "play or pause", run: () => this.toggle() },
+      {
+        key: "m",
+        text: "hide the first token",
+        run: () => this.context.state.set({ mute: this.muted ? null : ["first"] }),
+      },
+      { key: "a", text: "all heads", run: () => this.context.state.set({ heads: null }) },
+    ];
   }
 
   toggle() {
@@ -258,12 +272,50 @@ class Generation {
 
   // Export and tests
 
+  /** The text with what the token of this step looked at, and the chart below. */
   picture() {
-    return generationPicture(this);
+    const [width, colors, { palette }] = [this.chartBox.clientWidth + 40, inks(this.chartBox), this.context];
+    const weights = this.shown(this.step);
+    const most = largestSize(weights);
+    const signed = this.contributions.on;
+    const items = this.keySide.labels
+      .slice(this.first)
+      .map((label, at) => ({ label, shade: this.amount(weights, at + this.first, most) }));
+    const ruler = context2d(el("canvas"));
+    const below = drawFlow(ruler, items, 20, 48, width - 40, palette, colors, signed);
+    return {
+      width,
+      height: below + CHART + 30,
+      draw: (ctx) => {
+        ctx.fillStyle = colors.paper;
+        ctx.fillRect(0, 0, width, below + CHART + 30);
+        ctx.fillStyle = colors.ink;
+        ctx.font = `600 16px ${colors.font}`;
+        ctx.textBaseline = "middle";
+        const title = signed
+          ? `contributions to ${this.answerChoice.name}`
+          : `${this.written[this.step].label} looked at`;
+        ctx.fillText(title, 20, 24);
+        drawFlow(ctx, items, 20, 48, width - 40, palette, colors, signed);
+        ctx.save();
+        ctx.translate(20, below + 10);
+        this.chartOn(ctx, width - 40, CHART);
+        ctx.restore();
+      },
+    };
   }
 
   legend() {
-    return generationLegend(this);
+    if (this.contributions.on) {
+      const most = number(largestSize(this.shown(this.step)));
+      return {
+        signed: true,
+        from: `−${most}`,
+        to: most,
+        words: `contribution to ${this.answerChoice.name}, square-root scale`,
+      };
+    }
+    return { to: "1", words: "weight, square-root scale" };
   }
 
   subject() {
@@ -271,7 +323,15 @@ class Generation {
   }
 
   table() {
-    return generationTable(this);
+    const weights = this.shown(this.step) ?? [];
+    const rows = this.keySide.labels.map((label, at) => [
+      this.step,
+      this.written[this.step].label,
+      at,
+      label,
+      weights[at],
+    ]);
+    return [["step", "written", "key", "token", "weight"], ...rows];
   }
 
   drawn() {
@@ -473,8 +533,6 @@ export function contributed(view) {
   };
 }
 
-// The chart of the Generation view: a column for each token written, a row for each token it could see.
-
 /** `weightsOf(step)` are the weights of one step, or null while they are fetched; `now` is the step that is shown.
  *
  * @param {Pen} ctx
@@ -508,8 +566,6 @@ export function drawChart(ctx, { width, height, steps, labels, now, weightsOf, p
   ctx.strokeRect(now * across, 1, across, height - 2);
 }
 
-// The Generation view of a trace in which the model wrote nothing.
-
 /** What stands where the model wrote nothing. */
 export function emptyGeneration(root, context) {
   const words =
@@ -523,28 +579,6 @@ export function emptyGeneration(root, context) {
   root.append(el("div.empty", el("p", words), button));
   return { update() {}, drawn: () => ({ written: [] }), destroy() {} };
 }
-
-// The keys of the Generation view.
-
-/** `view` is the Generation view. @returns {KeyBinding[]} */
-export function generationKeys(view) {
-  const to = (step) => view.context.state.set({ step: Math.min(view.written.length - 1, Math.max(0, step)) });
-  return [
-    { key: "ArrowRight", text: "next token", run: () => to(view.step + 1) },
-    { key: "ArrowLeft", text: "previous token", run: () => to(view.step - 1) },
-    { key: "Home", text: "first token written", run: () => to(0) },
-    { key: "End", text: "last token written", run: () => to(view.written.length - 1) },
-    { key: " ", text: "play or pause", run: () => view.toggle() },
-    {
-      key: "m",
-      text: "hide the first token",
-      run: () => view.context.state.set({ mute: view.muted ? null : ["first"] }),
-    },
-    { key: "a", text: "all heads", run: () => view.context.state.set({ heads: null }) },
-  ];
-}
-
-// Which tokens of a trace the model wrote, and which it was given.
 
 /** How many tokens the model was given before it wrote: a prompt, or what a decoder begins with. */
 export function given(trace, call) {
@@ -563,8 +597,6 @@ export function written(trace, call, side) {
     out.push({ label: labels[at], row: at - 1, after: labels[at - 1] });
   return out;
 }
-
-// The tokens of the Generation view: those that are looked at, and a button for each that was written.
 
 const SPANS = 1500; // tokens of the text that are laid out; of a longer one, the last so many
 
@@ -587,67 +619,7 @@ function isWritten({ call, keySide, trace }, at) {
   return call.kind === "self" && keySide.groups[at][0] >= given(trace, call);
 }
 
-// The Generation view as a picture and as a table.
-
 const CHART = 120; // pixels of the chart, from top to bottom
-
-/** The text with what the token of this step looked at, and the chart below. */
-export function generationPicture(view) {
-  const [width, colors, { palette }] = [view.chartBox.clientWidth + 40, inks(view.chartBox), view.context];
-  const weights = view.shown(view.step);
-  const most = largestSize(weights);
-  const signed = view.contributions.on;
-  const items = view.keySide.labels
-    .slice(view.first)
-    .map((label, at) => ({ label, shade: view.amount(weights, at + view.first, most) }));
-  const ruler = context2d(el("canvas"));
-  const below = drawFlow(ruler, items, 20, 48, width - 40, palette, colors, signed);
-  return {
-    width,
-    height: below + CHART + 30,
-    draw: (ctx) => {
-      ctx.fillStyle = colors.paper;
-      ctx.fillRect(0, 0, width, below + CHART + 30);
-      ctx.fillStyle = colors.ink;
-      ctx.font = `600 16px ${colors.font}`;
-      ctx.textBaseline = "middle";
-      const title = signed
-        ? `contributions to ${view.answerChoice.name}`
-        : `${view.written[view.step].label} looked at`;
-      ctx.fillText(title, 20, 24);
-      drawFlow(ctx, items, 20, 48, width - 40, palette, colors, signed);
-      ctx.save();
-      ctx.translate(20, below + 10);
-      view.chartOn(ctx, width - 40, CHART);
-      ctx.restore();
-    },
-  };
-}
-
-export function generationLegend(view) {
-  if (view.contributions.on) {
-    const most = number(largestSize(view.shown(view.step)));
-    return {
-      signed: true,
-      from: `−${most}`,
-      to: most,
-      words: `contribution to ${view.answerChoice.name}, square-root scale`,
-    };
-  }
-  return { to: "1", words: "weight, square-root scale" };
-}
-
-export function generationTable(view) {
-  const weights = view.shown(view.step) ?? [];
-  const rows = view.keySide.labels.map((label, at) => [
-    view.step,
-    view.written[view.step].label,
-    at,
-    label,
-    weights[at],
-  ]);
-  return [["step", "written", "key", "token", "weight"], ...rows];
-}
 
 /** The largest size of some numbers. @param {Float32Array | null} weights */
 export function largestSize(weights) {

@@ -212,8 +212,43 @@ class Heads {
     return this.panels[0].row;
   }
 
+  /** @returns {KeyBinding[]} */
   get keys() {
-    return headsKeys(this);
+    const set = (patch) => this.context.state.set(patch);
+    return [
+      { key: "ArrowDown", text: "next token", run: () => this.pointer.step(1) },
+      { key: "ArrowUp", text: "previous token", run: () => this.pointer.step(-1) },
+      { key: "ArrowLeft", text: "the queries’ column", run: () => this.pointer.cross("query") },
+      { key: "ArrowRight", text: "the keys’ column", run: () => this.pointer.cross("key") },
+      { key: "Enter", text: "pin the token", run: () => this.pointer.hover && this.toggle(this.pointer.hover) },
+      {
+        key: "Enter",
+        shift: true,
+        text: "pin one more token",
+        run: () => this.pointer.hover && this.toggle(this.pointer.hover, true),
+      },
+      { key: "Escape", text: "unpin all", run: () => this.unpin() },
+      { key: "]", text: "next layer", run: () => this.layer(1) },
+      { key: "[", text: "previous layer", run: () => this.layer(-1) },
+      { key: "c", text: "compare two layers", run: () => compareLayers(this, this.panels.length < 2) },
+      { key: "}", text: "next second layer", run: () => stepOther(this, 1) },
+      { key: "{", text: "previous second layer", run: () => stepOther(this, -1) },
+      { key: ".", text: "next head alone", run: () => this.isolate(1) },
+      { key: ",", text: "previous head alone", run: () => this.isolate(-1) },
+      { key: "a", text: "all heads", run: () => set({ heads: null }) },
+      {
+        key: "m",
+        text: "hide the first token",
+        run: () => this.mute("first", !this.mutes.includes("first")),
+      },
+      {
+        key: "s",
+        text: "hide special tokens",
+        run: () => this.mute("special", !this.mutes.includes("special")),
+      },
+      { key: "ArrowDown", shift: true, text: "keys down", run: () => this.pointer.moveKeys(3) },
+      { key: "ArrowUp", shift: true, text: "keys up", run: () => this.pointer.moveKeys(-3) },
+    ];
   }
 
   paint() {
@@ -327,8 +362,6 @@ class Heads {
   }
 }
 
-// The controls of the Heads view, and its keys.
-
 export const LEAST = 0.05; // of the weight
 
 /** `mute(name, on)` leaves "first" or "special" keys out; `compare(on)` shows a second layer; `openMaps()` two as maps.
@@ -402,47 +435,6 @@ export function showPartChoice(box, { querySide, keySide, state, context }) {
   box.replaceChildren(choice("Part", [["", "all sentences"], ...pairs], state.part ?? "", changed));
   return pairs.map(([pair]) => pair);
 }
-
-/** @returns {KeyBinding[]} */
-export function headsKeys(view) {
-  const set = (patch) => view.context.state.set(patch);
-  return [
-    { key: "ArrowDown", text: "next token", run: () => view.pointer.step(1) },
-    { key: "ArrowUp", text: "previous token", run: () => view.pointer.step(-1) },
-    { key: "ArrowLeft", text: "the queries’ column", run: () => view.pointer.cross("query") },
-    { key: "ArrowRight", text: "the keys’ column", run: () => view.pointer.cross("key") },
-    { key: "Enter", text: "pin the token", run: () => view.pointer.hover && view.toggle(view.pointer.hover) },
-    {
-      key: "Enter",
-      shift: true,
-      text: "pin one more token",
-      run: () => view.pointer.hover && view.toggle(view.pointer.hover, true),
-    },
-    { key: "Escape", text: "unpin all", run: () => view.unpin() },
-    { key: "]", text: "next layer", run: () => view.layer(1) },
-    { key: "[", text: "previous layer", run: () => view.layer(-1) },
-    { key: "c", text: "compare two layers", run: () => compareLayers(view, view.panels.length < 2) },
-    { key: "}", text: "next second layer", run: () => stepOther(view, 1) },
-    { key: "{", text: "previous second layer", run: () => stepOther(view, -1) },
-    { key: ".", text: "next head alone", run: () => view.isolate(1) },
-    { key: ",", text: "previous head alone", run: () => view.isolate(-1) },
-    { key: "a", text: "all heads", run: () => set({ heads: null }) },
-    {
-      key: "m",
-      text: "hide the first token",
-      run: () => view.mute("first", !view.mutes.includes("first")),
-    },
-    {
-      key: "s",
-      text: "hide special tokens",
-      run: () => view.mute("special", !view.mutes.includes("special")),
-    },
-    { key: "ArrowDown", shift: true, text: "keys down", run: () => view.pointer.moveKeys(3) },
-    { key: "ArrowUp", shift: true, text: "keys up", run: () => view.pointer.moveKeys(-3) },
-  ];
-}
-
-// Two layers beside each other in the Heads view: which ones can be, which ones are, and how they are chosen.
 
 /** The other layers between the same tokens. @param {Trace} trace @param {Call} call @returns {Call[]} */
 export function comparable(trace, call) {
@@ -585,8 +577,6 @@ export function contributionLegend(view, _queries, links) {
   ];
 }
 
-// Beside the picture of the Heads view: what the chosen token looks at, the strongest heads of all layers, and "what if".
-
 export class HeadsAside {
   /** `view` is the Heads view. */
   constructor(view) {
@@ -677,8 +667,6 @@ export class HeadsAside {
     this.whatIf.close();
   }
 }
-
-// The Heads view as a picture and as a table.
 
 const WHOLE = 1 << 22; // weights asked for with all their digits, for a table
 
@@ -801,8 +789,6 @@ async function exactWeights(panel, links, signal) {
 function digits(x) {
   return Number(x.toPrecision(9));
 }
-
-// What the tour does in the Heads view.
 
 const CHOSEN = 4; // words
 

@@ -452,8 +452,6 @@ function drawWeights(ctx, scene, side, links, first, last, [x, width], colors) {
   }
 }
 
-// Pointing at tokens of the Heads view: with a mouse, a finger or the arrow keys.
-
 const STILL = 10; // pixels: a finger that moves farther scrolls
 
 /** `view` is the Heads view: its panels, sides, pins and state. What is pointed at in one panel is so in all. */

@@ -254,8 +254,6 @@ export function said(view, { side, at }, links) {
   return `${own.labels[at]}, ${at}: ${verb} ${other}, ${number(best.weight)}, head ${best.head}`;
 }
 
-// Below the words of the Heads view: the heads of all layers that look hardest from the chosen token, or at it.
-
 const HEADS_LISTED = 5;
 const LAYERS = 64; // asked at most
 const WHOLE = 2048; // queries up to which what all of them give to one key is asked

@@ -394,8 +394,6 @@ function bound(x, least, most) {
   return Math.max(least, Math.min(most, x));
 }
 
-// One matrix of the Inside view: its cells, its name, its tokens, and what is lit in it.
-
 const RAMPS = ["W"]; // matrices of weights; the others have signs
 
 const ROOM = 90; // pixels that the title of a narrow matrix may take
@@ -461,8 +459,6 @@ function drawColumns(pen, box, tokens, colors) {
     pen.restore();
   });
 }
-
-// What the Inside view says of the number that is pointed at.
 
 /** The number that is pointed at, in words. `view` is the Inside view. */
 export function cellReading(view) {

@@ -257,8 +257,6 @@ function selectIn(field) {
   return /** @type {HTMLSelectElement} */ (field.querySelector("select"));
 }
 
-// A row of the look-up's table: a key and its value, and bars for its energy and its weight.
-
 /** A row of the table: its cells, and bars of its energy and weight. `changed(patch)`: one of them was edited. */
 export function tableRow(row, at, { changed, removed }) {
   const input = (name) => {
@@ -303,8 +301,6 @@ export function fillBar({ number, mark }, value, least, most) {
   mark.style.left = `${((from - least) / range) * 100}%`;
   mark.style.width = `${((to - from) / range) * 100}%`;
 }
-
-// The result of a look-up: energies, weights and their sum, from what is written in the cells.
 
 /** Everything that is shown, from what is written in the cells. `problem` says what cannot be computed, and why. */
 export function computed(now) {

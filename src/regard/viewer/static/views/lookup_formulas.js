@@ -255,8 +255,6 @@ export const POSITIONS = {
 
 export const MOST_POSITION = 31;
 
-// What the playground shows as one call of regard, with the shapes that go in and come out.
-
 /** `attend(q, K, V, …)` for the state of the view; "" for labels, which `lookup` takes. */
 export function pythonCall(now, query, values) {
   if (!Array.isArray(query) || !values.every(Array.isArray)) return "";

@@ -241,7 +241,25 @@ class MapView {
   // What leaves the page
 
   picture() {
-    return mapPicture(this);
+    const sizes = this.panels.map((panel) => panel.board.size);
+    const { ink, paper, font } = inks(this.controls.root);
+    const [width, height] = [sizes.reduce((sum, size) => sum + size.width, 0), sizes[0].height + 44];
+    const { titles } = this.look();
+    const draw = (pen) => {
+      let x = 0;
+      this.panels.forEach((panel, at) => {
+        pen.save();
+        pen.translate(x, 20);
+        panel.picture(pen);
+        Object.assign(pen, { fillStyle: ink, font: `600 13px ${font}`, textAlign: "left" });
+        pen.fillText(titles[at], 16, 0);
+        pen.restore();
+        x += sizes[at].width;
+      });
+      Object.assign(pen, { fillStyle: ink, font: `12px ${font}`, textAlign: "left" });
+      pen.fillText(this.aside.caption.textContent, 16, height - 10);
+    };
+    return onPaper(width, height, paper, draw);
   }
 
   legend() {
@@ -262,8 +280,32 @@ class MapView {
     };
   }
 
+  /** The cells in sight, of every map shown. */
   table() {
-    return mapTable(this);
+    const { level, pool, titles } = this.look();
+    const cell = 2 ** level;
+    const inSight = (from, to, most) => {
+      const start = Math.max(0, Math.floor(from / cell)) * cell;
+      return Array.from(
+        { length: Math.max(0, Math.ceil((Math.min(to, most) - start) / cell)) },
+        (_, i) => start + i * cell,
+      );
+    };
+    const name = (tokens, i) => `${i} ${tokens[i]}`;
+    return this.panels.flatMap((panel, at) => {
+      const { area, call, sides } = panel;
+      const [from, to] = [panel.under(area.x, area.y), panel.under(area.x + area.width, area.y + area.height)];
+      const columns = inSight(from.column, to.column, call.keys);
+      const rows = inSight(from.row, to.row, call.queries);
+      return [
+        [`${titles[at]}, ${cell === 1 ? "weights" : `${POOLS[pool]} of ${cell} × ${cell}`}`],
+        ["", ...columns.map((column) => name(sides.key, column))],
+        ...rows.map((row) => [
+          name(sides.query, row),
+          ...columns.map((column) => panel.read({ row, column })?.value ?? ""),
+        ]),
+      ];
+    });
   }
 
   subject() {
@@ -303,8 +345,6 @@ class MapView {
     this.aside.close();
   }
 }
-
-// The controls of the Map view: layer and head of each map, pooling, colours, search and comparison.
 
 const POOLINGS = [
   ["max", "Largest", "a cell shows the largest of its weights"],
@@ -376,8 +416,6 @@ function labelled(words, buttons) {
   return el("span.field", el("span", words), buttons);
 }
 
-// The keys of the Map view.
-
 /** @returns {KeyBinding[]} */
 export function mapKeys(view) {
   /** @type {[string, number, number][]} */
@@ -415,8 +453,6 @@ export function mapKeys(view) {
     { key: "c", text: "two heads in step", run: () => view.compare(!view.settings.other) },
   ];
 }
-
-// Beside the map: what is under the cross, what a cell is, the colours, and where in the whole one is.
 
 const AROUND = 6; // tokens of context
 export const POOLS = { max: "largest", mean: "mean" };
@@ -604,8 +640,6 @@ function around(name, from, many, tokens) {
   return [el("h3", `${name} ${range}`), el("p.map-context", ...words.flatMap((word) => [word, " "]))];
 }
 
-// The search of the Map view: from one occurrence of a word to the next.
-
 export class MapSearch {
   /** The last search, and the position it led to. @type {{text: string, at: number} | null} */
   last = null;
@@ -640,8 +674,6 @@ export class MapSearch {
     );
   }
 }
-
-// What the maps of the Map view show: a trace, and of it a layer, a head and a text.
 
 /** @typedef {{trace: Trace, call: Call, head: number, entry: number}} Target */
 
@@ -685,56 +717,4 @@ export class MapTargets {
     }
     view.update();
   }
-}
-
-// The Map view as a picture and as a table.
-
-export function mapPicture(view) {
-  const sizes = view.panels.map((panel) => panel.board.size);
-  const { ink, paper, font } = inks(view.controls.root);
-  const [width, height] = [sizes.reduce((sum, size) => sum + size.width, 0), sizes[0].height + 44];
-  const { titles } = view.look();
-  const draw = (pen) => {
-    let x = 0;
-    view.panels.forEach((panel, at) => {
-      pen.save();
-      pen.translate(x, 20);
-      panel.picture(pen);
-      Object.assign(pen, { fillStyle: ink, font: `600 13px ${font}`, textAlign: "left" });
-      pen.fillText(titles[at], 16, 0);
-      pen.restore();
-      x += sizes[at].width;
-    });
-    Object.assign(pen, { fillStyle: ink, font: `12px ${font}`, textAlign: "left" });
-    pen.fillText(view.aside.caption.textContent, 16, height - 10);
-  };
-  return onPaper(width, height, paper, draw);
-}
-
-/** The cells in sight, of every map shown. */
-export function mapTable(view) {
-  const { level, pool, titles } = view.look();
-  const cell = 2 ** level;
-  const inSight = (from, to, most) => {
-    const start = Math.max(0, Math.floor(from / cell)) * cell;
-    return Array.from(
-      { length: Math.max(0, Math.ceil((Math.min(to, most) - start) / cell)) },
-      (_, i) => start + i * cell,
-    );
-  };
-  const name = (tokens, i) => `${i} ${tokens[i]}`;
-  return view.panels.flatMap((panel, at) => {
-    const { area, call, sides } = panel;
-    const [from, to] = [panel.under(area.x, area.y), panel.under(area.x + area.width, area.y + area.height)];
-    const columns = inSight(from.column, to.column, call.keys);
-    const rows = inSight(from.row, to.row, call.queries);
-    return [
-      [`${titles[at]}, ${cell === 1 ? "weights" : `${POOLS[pool]} of ${cell} × ${cell}`}`],
-      ["", ...columns.map((column) => name(sides.key, column))],
-      ...rows.map((row) => [
-        name(sides.query, row),
-        ...columns.map((column) => panel.read({ row, column })?.value ?? ""),
-      ]),
-    ];
-  });
 }

@@ -412,8 +412,6 @@ export class MapCamera {
   }
 }
 
-// Whether a cell of the map is empty because of the mask: asked of the server where the cell's weight is exactly 0.
-
 const MOST = 64; // keys that are asked about: the first of a large cell
 
 export class MaskReader {

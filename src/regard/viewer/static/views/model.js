@@ -302,8 +302,6 @@ function labels(cell) {
   return cell.badges.map(({ label }) => label);
 }
 
-// The small maps of the Model view: one for each head, fetched together, or layer by layer where the text is long.
-
 const LONG = 1 << 26; // weights of a trace from which its maps are fetched layer by layer
 
 /** `changed()` is called as maps arrive; `signal` ends requests. */
@@ -385,8 +383,6 @@ export class SmallMaps {
     return `A cell is the ${pool} weight of ${same ? "about" : "up to"} ${high} × ${wide} tokens`;
   }
 }
-
-// The sidebar of the Model view: the chosen head as a large map, with its statistics and patterns.
 
 export const STATISTICS = {
   entropy: "entropy (nats)",
@@ -572,8 +568,6 @@ export function rank(cells) {
 export function badge({ label, common }) {
   return el(common ? "span.label.common" : "span.label", { title: patternMeaning(label) }, label);
 }
-
-// The Model view as a picture (small maps, what they are called, and what they do) and as a table.
 
 const [SIZE, GAP, LINE] = [64, 8, 12]; // pixels
 const LETTER = 6; // pixels of one, at most on average

@@ -186,8 +186,32 @@ class Neuron {
     this.paint();
   }
 
+  /** @returns {KeyBinding[]} */
   get keys() {
-    return neuronKeys(this);
+    const set = (patch) => this.context.state.set(patch);
+    const move = (by) => {
+      const query = Math.min(this.call.queries - 1, Math.max(0, this.query + by));
+      set({ query });
+      this.reveal(query);
+      this.context.announce(`query ${this.querySide.labels[query]}`);
+    };
+    const turn = (by) => set({ head: (this.head + by + this.call.heads) % this.call.heads });
+    const layer = (by) => {
+      const call = this.trace.calls[this.trace.calls.indexOf(this.call) + by];
+      if (call) set({ call: call.id });
+    };
+    return [
+      { key: "ArrowDown", text: "next query", run: () => move(1) },
+      { key: "ArrowUp", text: "previous query", run: () => move(-1) },
+      { key: "ArrowRight", text: "read the next key", run: () => this.step(1) },
+      { key: "ArrowLeft", text: "read the previous key", run: () => this.step(-1) },
+      { key: "ArrowRight", shift: true, text: "its next number", run: () => this.stepNumber(1) },
+      { key: "ArrowLeft", shift: true, text: "its previous number", run: () => this.stepNumber(-1) },
+      { key: ".", text: "next head", run: () => turn(1) },
+      { key: ",", text: "previous head", run: () => turn(-1) },
+      { key: "]", text: "next layer", run: () => layer(1) },
+      { key: "[", text: "previous layer", run: () => layer(-1) },
+    ];
   }
 
   /** The key that is read is the one after, or before, that which was; the first, where none was. */
@@ -424,8 +448,6 @@ function strip(ctx, view, values, x, y, width, height, peak) {
   }
 }
 
-// What the Neuron view says of the key or the number that is pointed at.
-
 /** The key or the number that is pointed at, in words; null where none is, or it is on its way. */
 export function keyReading(view) {
   const { hover } = view;
@@ -442,34 +464,4 @@ export function keyReading(view) {
       ? ""
       : `number ${hover.d}: q ${number(block.q[hover.d])}, k ${number(block.k[at][hover.d])}${product}; `;
   return `${names}: ${of}energy ${number(sum)}${after}; weight ${number(block.weight[at])}`;
-}
-
-// The keys of the Neuron view.
-
-/** `view` is the Neuron view. @returns {KeyBinding[]} */
-export function neuronKeys(view) {
-  const set = (patch) => view.context.state.set(patch);
-  const move = (by) => {
-    const query = Math.min(view.call.queries - 1, Math.max(0, view.query + by));
-    set({ query });
-    view.reveal(query);
-    view.context.announce(`query ${view.querySide.labels[query]}`);
-  };
-  const turn = (by) => set({ head: (view.head + by + view.call.heads) % view.call.heads });
-  const layer = (by) => {
-    const call = view.trace.calls[view.trace.calls.indexOf(view.call) + by];
-    if (call) set({ call: call.id });
-  };
-  return [
-    { key: "ArrowDown", text: "next query", run: () => move(1) },
-    { key: "ArrowUp", text: "previous query", run: () => move(-1) },
-    { key: "ArrowRight", text: "read the next key", run: () => view.step(1) },
-    { key: "ArrowLeft", text: "read the previous key", run: () => view.step(-1) },
-    { key: "ArrowRight", shift: true, text: "its next number", run: () => view.stepNumber(1) },
-    { key: "ArrowLeft", shift: true, text: "its previous number", run: () => view.stepNumber(-1) },
-    { key: ".", text: "next head", run: () => turn(1) },
-    { key: ",", text: "previous head", run: () => turn(-1) },
-    { key: "]", text: "next layer", run: () => layer(1) },
-    { key: "[", text: "previous layer", run: () => layer(-1) },
-  ];
 }

@@ -270,7 +270,17 @@ class PictureView {
   }
 
   table() {
-    return captionTable(this);
+    const all = this.answer
+      ? this.answer.words.map((word, at) => [word, this.answer.weights[at]])
+      : this.shown
+        ? [[this.shown.name, this.shown.weights]]
+        : [];
+    const { grid } = this.shown ?? { grid: [0, 0] };
+    const cells = Array.from(
+      { length: grid[0] * grid[1] },
+      (_, i) => `row ${Math.floor(i / grid[1]) + 1} column ${(i % grid[1]) + 1}`,
+    );
+    return [["", ...cells], ...all.map(([name, weights]) => [name, ...weights])];
   }
 
   subject() {
@@ -304,8 +314,6 @@ async function loaded(url) {
   return image;
 }
 
-// The words of the Picture view: one small picture per word, as in the paper; or the tokens before the cells.
-
 /** A button for each word. `view` is the Picture view. */
 export function wordButtons(view) {
   const { answer, call } = view;
@@ -332,8 +340,6 @@ function smallPicture(view, at) {
   drawOver(context2d(canvas), { x: 0, y: 0, width, height }, over);
   return canvas;
 }
-
-// The drawing of the Picture view.
 
 const NOTHING =
   "Nothing to look at yet: a captioner is not installed here, and this trace has no picture. " +
@@ -364,8 +370,6 @@ export function drawPicture(view, pen, width, height) {
   );
 }
 
-// The Picture view as a file: the picture with its weights, and the weights as a table.
-
 export function captionPicture(view) {
   const { shown } = view;
   const [width, height] = [640, 480];
@@ -382,18 +386,4 @@ export function captionPicture(view) {
     pen.fillText(shown.name, width / 2, height - 14);
   };
   return onPaper(width, height, paper, draw);
-}
-
-export function captionTable(view) {
-  const all = view.answer
-    ? view.answer.words.map((word, at) => [word, view.answer.weights[at]])
-    : view.shown
-      ? [[view.shown.name, view.shown.weights]]
-      : [];
-  const { grid } = view.shown ?? { grid: [0, 0] };
-  const cells = Array.from(
-    { length: grid[0] * grid[1] },
-    (_, i) => `row ${Math.floor(i / grid[1]) + 1} column ${(i % grid[1]) + 1}`,
-  );
-  return [["", ...cells], ...all.map(([name, weights]) => [name, ...weights])];
 }

@@ -268,8 +268,6 @@ class SoundView {
   }
 }
 
-// A sound from the microphone, as a WAV file that the server reads.
-
 const LONGEST = 3000; // milliseconds
 
 /** Records until `stop()` is called or three seconds are over; `sound` is the file.
