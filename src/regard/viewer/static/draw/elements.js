@@ -263,3 +263,60 @@ export function counted(n, noun) {
 export function bounded(value, low, high, usual = low) {
   return Number.isFinite(value) ? Math.max(low, Math.min(high, value)) : usual;
 }
+
+/** A table with a heading for each column: `rows` are elements, or {kept, cells} of what was checked. */
+export function table(name, titles, rows) {
+  const lines = rows.map((row) =>
+    row instanceof Node
+      ? row
+      : el("tr", { "data-kept": String(row.kept ?? null) }, ...row.cells.map((cell) => el("td", String(cell)))),
+  );
+  const head = titles.map((title) => (typeof title === "string" ? el("th", { scope: "col" }, title) : title));
+  return el(name, el("thead", el("tr", ...head)), el("tbody", ...lines));
+}
+
+/** The figures of every call, which scroll. */
+export function callTable(titles, rows) {
+  return el("div.scroll", { tabIndex: 0, role: "region", "aria-label": "Every call" }, table("table", titles, rows));
+}
+
+/** A badge that says whether numbers hold, and their error; pressed, it opens a dialog with what explains it. */
+export function proofBadge(label) {
+  const dialog = el("dialog.proof", { "aria-label": label });
+  const button = el("button.badge", { "aria-haspopup": "dialog", onclick: () => dialog.showModal() });
+  /** @param {{kept: any, words: any[], error: number | null | undefined, title: string, about: any[]}} proof */
+  const show = ({ kept, words, error, title, about }) => {
+    button.dataset.kept = String(kept ?? null);
+    button.title = title;
+    button.replaceChildren(...words, el("span.badge-error", error == null ? "" : ` · error ${number(error)}`));
+    dialog.replaceChildren(...about, el("button", { onclick: () => dialog.close() }, "Close"));
+  };
+  return { button, dialog, show };
+}
+
+/** A bar from zero in the colour of a sign. @param {HTMLElement} line */
+export function signBar(line, value, palette) {
+  /** @type {HTMLElement} */ (line.firstElementChild).style.background = palette.signed(value < 0 ? -0.35 : 0.35);
+  return line;
+}
+
+/** A line of a list: a name, its share, and a bar of the share. */
+export function shareRow(name, share) {
+  const fill = el("span.barfill");
+  fill.style.width = `${100 * share}%`;
+  return el("div.barrow", fill, el("span.barlabel", name), el("span.value", number(share)));
+}
+
+/** A row of a table: a name, its share, and a bar beside the largest one's. */
+export function shareCells(name, share, most, chosen = false) {
+  const fill = el("span.fill.weight");
+  fill.style.width = `${(100 * share) / most}%`;
+  const cells = [el("td", name), el("td.number", number(share)), el("td", el("span.track", fill))];
+  return el("tr", { class: chosen ? "chosen" : null }, ...cells);
+}
+
+/** The menu of a call's heads. */
+export function headChoice(heads, head, changed) {
+  const options = Array.from({ length: heads }, (_, at) => [at, String(at)]);
+  return choice("Head", options, head, (value) => changed(Number(value)));
+}

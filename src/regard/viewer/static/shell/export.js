@@ -287,6 +287,12 @@ let ruler = null;
 
 const n = (x) => String(Math.round(x * 100) / 100);
 
+/** What `save` keeps. */
+const KEPT = [
+  ...["fillStyle", "strokeStyle", "lineWidth", "globalAlpha", "font", "textAlign", "textBaseline", "lineCap"],
+  ...["at", "turn", "open"],
+];
+
 export class SvgContext {
   constructor(width, height) {
     this.width = width;
@@ -309,21 +315,7 @@ export class SvgContext {
   }
 
   save() {
-    const { fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline, lineCap, at, turn, open } =
-      this;
-    this.stack.push({
-      fillStyle,
-      strokeStyle,
-      lineWidth,
-      globalAlpha,
-      font,
-      textAlign,
-      textBaseline,
-      lineCap,
-      at,
-      turn,
-      open,
-    });
+    this.stack.push(Object.fromEntries(KEPT.map((name) => [name, this[name]])));
   }
 
   restore() {

@@ -1,5 +1,5 @@
 // The elements of the page: the header with tabs and tools, the bar below it, and the place of the view.
-import { choice, el, number, segments } from "../draw/elements.js";
+import { callTable, choice, el, number, proofBadge, segments } from "../draw/elements.js";
 import { keyOfView, views } from "../views/index.js";
 import { rove } from "./keyboard.js";
 import { ofTrace } from "./state.js";
@@ -207,23 +207,17 @@ export function verdict({ kept, word } = {}) {
   return WORDS[String(known)] + (word ? ` (${word})` : "");
 }
 
-/** A button that says it in a word; pressed, it shows the table. */
 export function proofButton() {
-  const dialog = el("dialog.proof", { "aria-label": "Proof" });
-  const button = el("button.badge", { "aria-haspopup": "dialog", onclick: () => dialog.showModal() });
+  const { button, dialog, show: say } = proofBadge("Proof");
   const holder = el("div.holder", button, dialog);
   const show = (trace, callId) => {
     holder.hidden = !trace;
     if (!trace) return;
     const call = trace.calls.find((one) => one.id === callId);
     const faith = call ? call.fidelity : { kept: trace.faithful, error: worst(trace), word: commonWord(trace) };
-    const error = faith.error == null ? "" : ` · error ${number(faith.error)}`;
-    button.dataset.kept = String(faith.kept ?? null);
-    const words = verdict(faith);
-    button.replaceChildren(el("span.badge-subject", "Weights "), words, el("span.badge-error", error));
-    button.setAttribute("aria-label", `Weights ${words}${error}`); // on a phone only the verdict has room
-    button.title = MEANINGS[String(faith.kept ?? null)];
-    dialog.replaceChildren(...table(trace), el("button", { onclick: () => dialog.close() }, "Close"));
+    const words = [el("span.badge-subject", "Weights "), verdict(faith)];
+    say({ ...faith, words, title: MEANINGS[String(faith.kept ?? null)], about: explained(trace) });
+    button.setAttribute("aria-label", String(button.textContent)); // on a phone only the verdict has room
   };
   return Object.assign(holder, { show });
 }
@@ -239,17 +233,11 @@ function worst(trace) {
   return errors.length ? Math.max(...errors) : null;
 }
 
-function table(trace) {
-  const rows = trace.calls.map((call) => {
-    const { error, budget, kept } = call.fidelity ?? {};
-    return el(
-      "tr",
-      { "data-kept": String(kept ?? null) },
-      ...[call.name, call.kind, call.heads, call.queries, call.keys, call.origin].map((cell) => el("td", String(cell))),
-      el("td", error == null ? "–" : number(error)),
-      el("td", budget == null ? "–" : number(budget)),
-      el("td", verdict(call.fidelity)),
-    );
+function explained(trace) {
+  const figure = (x) => (x == null ? "–" : number(x));
+  const rows = trace.calls.map(({ name, kind, heads, queries, keys, origin, fidelity = /** @type {any} */ ({}) }) => {
+    const figures = [figure(fidelity.error), figure(fidelity.budget), verdict(fidelity)];
+    return { kept: fidelity.kept, cells: [name, kind, heads, queries, keys, origin, ...figures] };
   });
   const titles = ["layer", "kind", "heads", "queries", "keys", "computed by", "error", "allowed", "verdict"];
   const words =
@@ -259,14 +247,6 @@ function table(trace) {
     el("h2", "Are these the weights the model used?"),
     el("p", MEANINGS[String(trace.faithful ?? null)]),
     el("p.quietly", words),
-    el(
-      "div.scroll",
-      { tabIndex: 0, role: "region", "aria-label": "Every call" },
-      el(
-        "table",
-        el("thead", el("tr", ...titles.map((title) => el("th", { scope: "col" }, title)))),
-        el("tbody", ...rows),
-      ),
-    ),
+    callTable(titles, rows),
   ];
 }

@@ -1,7 +1,7 @@
 // The switch between "looks at" and "contributes to …", with the answer that is explained: shared by several views.
 import { answerName, fetchAnswers, plain, positionLabels, targetOf, whyNot } from "../data/tokens.js";
 import { shadeSigned } from "../draw/alignments.js";
-import { choice, el, number, segments } from "../draw/elements.js";
+import { callTable, choice, el, number, proofBadge, segments } from "../draw/elements.js";
 
 const OTHER = "?"; // the option for a word that is not listed
 /** The words between the fields. A model without an output layer has no answer: the similarity of two vectors is explained. */
@@ -265,10 +265,8 @@ const VERDICTS =
   "worst head. So the parts are complete. That the whole is g · o and not the effect of removing the head is another " +
   "matter: a gradient sees small changes, and Effects measures the rest.";
 
-/** A button that says it in a word; pressed, it explains and shows every call. */
 export function contributionProof() {
-  const dialog = el("dialog.proof", { "aria-label": "Do the contributions add up?" });
-  const button = el("button.badge", { "aria-haspopup": "dialog", onclick: () => dialog.showModal() });
+  const { button, dialog, show: say } = proofBadge("Do the contributions add up?");
   const holder = el("span.holder", { hidden: true });
   /** @param {Answers | null} answers @param {Trace} trace @param {string | null} callId */
   const show = (answers, trace, callId) => {
@@ -277,14 +275,9 @@ export function contributionProof() {
     if (call && !button.isConnected) holder.append(button, dialog);
     if (!call) holder.replaceChildren();
     if (!answers || !call) return;
-    button.dataset.kept = String(call.kept);
-    button.replaceChildren(
-      call.kept ? "Contributions add up" : "Contributions do not add up",
-      el("span.badge-error", ` · error ${number(call.error)}`),
-    );
-    button.title = "For every query, the contributions of all keys must add up to g · o";
-    const close = el("button", { onclick: () => dialog.close() }, "Close");
-    dialog.replaceChildren(el("h2", "Do the contributions add up?"), el("p", VERDICTS), table(answers, trace), close);
+    const title = "For every query, the contributions of all keys must add up to g · o";
+    const about = [el("h2", "Do the contributions add up?"), el("p", VERDICTS), everyCall(answers, trace)];
+    say({ ...call, words: [call.kept ? "Contributions add up" : "Contributions do not add up"], title, about });
   };
   return Object.assign(holder, { show });
 }
@@ -293,23 +286,13 @@ function worst(answers) {
   return answers?.calls.reduce((most, one) => (most && most.error >= one.error ? most : one), null) ?? null;
 }
 
-function table(answers, trace) {
+function everyCall(answers, trace) {
   const rows = trace.calls.map((call) => {
     const found = answers.calls.find((one) => one.id === call.id);
-    const cells = found
+    const figures = found
       ? [number(found.error), number(found.budget), found.kept ? "adds up" : "does not add up"]
       : ["–", "–", answers.missing[call.id] ?? "not computed"];
-    return el(
-      "tr",
-      { "data-kept": String(found?.kept ?? null) },
-      el("td", call.name),
-      ...cells.map((cell) => el("td", cell)),
-    );
+    return { kept: found?.kept, cells: [call.name, ...figures] };
   });
-  const titles = ["layer", "error", "allowed", "verdict"].map((title) => el("th", { scope: "col" }, title));
-  return el(
-    "div.scroll",
-    { tabIndex: 0, role: "region", "aria-label": "Every call" },
-    el("table", el("thead", el("tr", ...titles)), el("tbody", ...rows)),
-  );
+  return callTable(["layer", "error", "allowed", "verdict"], rows);
 }

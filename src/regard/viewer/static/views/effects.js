@@ -1,6 +1,6 @@
 // Effects: every head of every layer with what it contributes to an answer, and how the answer changes without it.
 import { answerSentence, callOf, isNumbered, ownName } from "../data/tokens.js";
-import { el, number } from "../draw/elements.js";
+import { el, number, table } from "../draw/elements.js";
 import { AnswerChoice } from "./contributions.js";
 
 const FIRST = 12; // heads that are silenced without being asked: those of the largest estimates
@@ -154,12 +154,8 @@ class EffectsView {
       ["head", "Layer and head; opens it in Heads"],
       ["without it", "The score of the answer with this head set to zero, less the score with it: measured"],
       ["estimate", "Minus the sum of its contributions, Σ g · o: what the gradient expects of that"],
-    ];
-    return el(
-      "table.figures.effects",
-      el("thead", el("tr", ...titles.map(([name, title]) => el("th", { scope: "col", title }, name)))),
-      el("tbody", ...rows),
-    );
+    ].map(([name, title]) => el("th", { scope: "col", title }, name));
+    return table("table.figures.effects", titles, rows);
   }
 
   /** A number, and a bar from the zero line in the middle: to the right where it is positive. */

@@ -3,7 +3,19 @@ import { callOf, fileParts, gather, plain, sideOf } from "../data/tokens.js";
 import { Links, Rows, STRONGEST } from "../data/weights.js";
 import { drawFlow, shade, shadeSigned } from "../draw/alignments.js";
 import { context2d, fit, inks, painter } from "../draw/canvas.js";
-import { barRow, callChoice, counted, el, headButtons, number, Player, slider, tick } from "../draw/elements.js";
+import {
+  barRow,
+  callChoice,
+  counted,
+  el,
+  headButtons,
+  number,
+  Player,
+  shareRow,
+  signBar,
+  slider,
+  tick,
+} from "../draw/elements.js";
 import { AnswerChoice } from "./contributions.js";
 
 const PACE = 450; // milliseconds a token while playing
@@ -417,15 +429,8 @@ export class NextTokenPanel {
       const { next } = await this.context.source.post("/api/next", body, control.signal);
       this.next = next;
       const rows = next.map(({ piece, share }) => {
-        const fill = el("span.barfill");
-        fill.style.width = `${100 * share}%`;
         const written = plain(piece) === this.chosen;
-        return el(
-          "div.barrow",
-          fill,
-          el("span.barlabel", written ? el("strong", `${plain(piece)} ✓`) : plain(piece)),
-          el("span.value", number(share)),
-        );
+        return shareRow(written ? el("strong", `${plain(piece)} ✓`) : plain(piece), share);
       });
       this.body.replaceChildren(el("div.bars", ...rows));
     } catch (error) {
@@ -462,11 +467,7 @@ export function strongestKeys(view, weights) {
     }),
   );
   const prompt = signed ? null : promptShare(view, view.looked(view.step));
-  if (signed)
-    rows.forEach((row, n) => {
-      const fill = /** @type {HTMLElement} */ (row.firstElementChild);
-      fill.style.background = view.context.palette.signed(weights[best[n]] < 0 ? -0.35 : 0.35);
-    });
+  if (signed) rows.forEach((row, n) => signBar(row, weights[best[n]], view.context.palette));
   const title = signed ? `Contributions to ${view.answerChoice.name}` : `“${view.written[view.step].label}” looked at`;
   return [el("h2", title), el("div.bars", ...rows), ...(prompt == null ? [] : [el("p.quietly", prompt)])];
 }

@@ -21,6 +21,7 @@ import {
   el,
   headButtons,
   number,
+  signBar,
   slider,
   tick,
 } from "../draw/elements.js";
@@ -528,9 +529,7 @@ function row({ active, context: { palette } }, { at, sum, most, head }, label, l
     title: `token ${at}; most by head ${head}: ${number(most)}`,
     run: () => bring({ side, at }),
   });
-  const fill = /** @type {HTMLElement} */ (line.firstElementChild);
-  fill.style.background = palette.signed(sum < 0 ? -0.35 : 0.35);
-  return line;
+  return signBar(line, sum, palette);
 }
 
 /** A square in the colour of a sign. */
@@ -555,9 +554,7 @@ export function contributionLegend(view, _queries, links) {
       title: "all its contributions added up",
       run: () => view.context.state.set({ heads: [head] }),
     });
-    const fill = /** @type {HTMLElement} */ (line.firstElementChild);
-    fill.style.background = palette.signed(totals[head] < 0 ? -0.35 : 0.35);
-    return line;
+    return signBar(line, totals[head], palette);
   });
   const name = isNumbered(view.trace) ? `Layer ${call.layer}` : ownName(view.trace, call);
   return [

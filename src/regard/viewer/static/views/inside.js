@@ -4,7 +4,7 @@
 // next?: [{piece, share}]}; a masked entry is null.
 import { plain } from "../data/tokens.js";
 import { inks, makeBoard, onPaper, place, shortened } from "../draw/canvas.js";
-import { bounded, choice, el, exact, number, Player } from "../draw/elements.js";
+import { bounded, choice, el, exact, headChoice, number, Player } from "../draw/elements.js";
 
 /** @type {View} */
 export const inside = {
@@ -165,7 +165,7 @@ class Inside {
       this.chosers.replaceChildren(
         choice("Model", names, model.name, (name) => this.set({ model: name, layer: 0, head: 0 })),
         choice("Layer", numbers(model.layers), layer, (value) => this.set({ layer: Number(value) })),
-        choice("Head", numbers(this.answer?.heads ?? head + 1), head, (value) => this.set({ head: Number(value) })),
+        headChoice(this.answer?.heads ?? head + 1, head, (value) => this.set({ head: value })),
       );
     }
     if (!this.answer) return;

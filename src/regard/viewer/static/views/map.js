@@ -3,7 +3,18 @@ import { levelAt, Tiles, WordTiles } from "../data/tiles.js";
 import { callOf, callPath, chosenQuery, fileParts, isNumbered, labelAt, ownName, sideOf } from "../data/tokens.js";
 import { inks, makeBoard, onPaper, place } from "../draw/canvas.js";
 import { least, marks, SHADES, shader } from "../draw/colors.js";
-import { answerLine, callChoice, choice, count, el, exact, number, segments, tick } from "../draw/elements.js";
+import {
+  answerLine,
+  callChoice,
+  choice,
+  count,
+  el,
+  exact,
+  headChoice,
+  number,
+  segments,
+  tick,
+} from "../draw/elements.js";
 import { AnswerChoice } from "./contributions.js";
 import { MapCamera, MapPanel, MaskReader } from "./map_panel.js";
 
@@ -402,11 +413,10 @@ export class MapControls {
           ]
         : [];
     if (!target) return which;
-    const heads = Array.from({ length: target.call.heads }, (_, i) => [i, String(i)]);
     return [
       ...which,
       callChoice(target.trace, target.call, (id) => set({ call: id })),
-      choice("Head", heads, target.head, (head) => set({ head: Number(head) })),
+      headChoice(target.call.heads, target.head, (head) => set({ head })),
     ];
   }
 }

@@ -14,7 +14,7 @@ import {
 } from "../data/tokens.js";
 import { context2d } from "../draw/canvas.js";
 import { colored } from "../draw/colors.js";
-import { answerLine, choice, counted, el, number, segments } from "../draw/elements.js";
+import { answerLine, choice, counted, el, number, segments, table } from "../draw/elements.js";
 
 /** Statistics and patterns of the traces that were looked at: they take a while to compute. */
 const known = new WeakMap();
@@ -495,13 +495,13 @@ export class HeadDetails {
 
   describe(cell) {
     this.bigCanvas.setAttribute("aria-label", `The weights of head ${cell.name}`);
-    const figures = Object.entries(STATISTICS).filter(([name]) => name in cell.values);
+    const known = Object.entries(STATISTICS).filter(([name]) => name in cell.values);
     const scores = Object.entries(cell.scores ?? {}).filter(([name]) => !(name in STATISTICS));
     const least = (name) => (this.thresholds[name] == null ? "" : number(this.thresholds[name]));
     const open = this.context.headViews.map(({ name, title }) =>
       el("button", { onclick: () => this.go(cell, name) }, title),
     );
-    const statistics = figures.map(([name, words]) =>
+    const statistics = known.map(([name, words]) =>
       row(words, [number(cell.values[name])], false, STATISTIC_MEANINGS[name]),
     );
     const patterns = scores.map(([name, score]) => {
@@ -519,9 +519,9 @@ export class HeadDetails {
       this.scale,
       el("div.buttons", el("span.quietly", "Open in"), ...open),
     ];
-    if (statistics.length) parts.push(table(["statistic", "mean"], statistics));
+    if (statistics.length) parts.push(figures(["statistic", "mean"], statistics));
     if (cell.from) parts.push(el("p.quietly.small", cell.from));
-    if (patterns.length) parts.push(table(["pattern", "score", "needs", "by chance"], patterns));
+    if (patterns.length) parts.push(figures(["pattern", "score", "needs", "by chance"], patterns));
     if (this.why) parts.push(el("p.quietly", `No patterns: ${this.why}.`));
     this.root.replaceChildren(...parts);
   }
@@ -538,17 +538,13 @@ export function copy(tile, shade, palette, canvas) {
 }
 
 function row(first, cells, marked = false, meaning = "") {
-  return el(
-    "tr",
-    { "data-marked": marked },
-    el("th", { scope: "row", title: meaning }, first),
-    ...cells.map((cell) => el("td.number", cell)),
-  );
+  const name = el("th", { scope: "row", title: meaning }, first);
+  return el("tr", { "data-marked": marked }, name, ...cells.map((cell) => el("td.number", cell)));
 }
 
-function table(titles, rows) {
-  const head = titles.map((title, at) => el(at ? "th.number" : "th", { scope: "col" }, title));
-  return el("table.figures", el("thead", el("tr", ...head)), el("tbody", ...rows));
+function figures(titles, rows) {
+  const heads = titles.map((title, at) => el(at ? "th.number" : "th", { scope: "col" }, title));
+  return table("table.figures", heads, rows);
 }
 
 // What heads do, in words: of each head its patterns, the rarest in the model first.

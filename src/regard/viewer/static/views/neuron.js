@@ -3,7 +3,7 @@
 import { LATER } from "../data/sources.js";
 import { callOf, callPath, chosenQuery, fileParts, sideOf } from "../data/tokens.js";
 import { fit, inks, onPaper, place, scrollingCanvas, shortened } from "../draw/canvas.js";
-import { bounded, callChoice, choice, el, number } from "../draw/elements.js";
+import { bounded, callChoice, el, headChoice, number } from "../draw/elements.js";
 
 const BLOCK = 64; // keys in one answer
 
@@ -99,10 +99,7 @@ class Neuron {
       this.keySide = sideOf(this.trace, call, "key", "token");
       this.callBox.replaceChildren(callChoice(this.trace, call, (id) => this.context.state.set({ call: id })));
     }
-    const heads = Array.from({ length: call.heads }, (_, i) => [i, String(i)]);
-    this.headBox.replaceChildren(
-      choice("Head", heads, head, (value) => this.context.state.set({ head: Number(value) })),
-    );
+    this.headBox.replaceChildren(headChoice(call.heads, head, (value) => this.context.state.set({ head: value })));
     const asked = [call.id, head, entry, query].join();
     if (asked !== this.asked) {
       this.ending.abort();

@@ -6,7 +6,7 @@ import { samplesOf } from "../data/samples.js";
 import { callPath, fileParts, plain } from "../data/tokens.js";
 import { drawOver, within } from "../draw/alignments.js";
 import { context2d, inks, makeBoard, onPaper, place, textLines } from "../draw/canvas.js";
-import { bounded, callChoice, choice, el, makeDrop, number, tick } from "../draw/elements.js";
+import { bounded, callChoice, el, headChoice, makeDrop, number, tick } from "../draw/elements.js";
 
 /** @type {View} */
 export const picture = {
@@ -182,7 +182,6 @@ class PictureView {
     const { smooth } = this.settings;
     const { call } = this;
     const own = !this.answer && call;
-    const heads = own ? Array.from({ length: call.heads }, (_, i) => [i, String(i)]) : [];
     const { head = 0 } = this.context.state.get();
     const stamp = JSON.stringify([own && call.id, head, smooth, Boolean(this.answer)]);
     if (stamp === this.controlled) return;
@@ -195,7 +194,7 @@ class PictureView {
             callChoice({ ...this.context.trace, calls: this.calls }, call, (id) =>
               this.context.state.set({ call: id }),
             ),
-            choice("Head", heads, head, (value) => this.context.state.set({ head: Number(value) })),
+            headChoice(call.heads, head, (value) => this.context.state.set({ head: value })),
           ]
         : []),
       tick("Smooth", smooth, (on) => this.set({ smooth: on }), "blend the cells of the grid into one another"),

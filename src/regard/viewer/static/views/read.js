@@ -3,7 +3,7 @@
 import { plain } from "../data/tokens.js";
 import { drawFlow, shade } from "../draw/alignments.js";
 import { context2d, inks, onPaper } from "../draw/canvas.js";
-import { el, number, tick } from "../draw/elements.js";
+import { el, number, shareRow, tick } from "../draw/elements.js";
 import { labelContributions } from "./contributions.js";
 
 const EXAMPLE = "The soup was not bad, but I would not call the waiter friendly.";
@@ -120,11 +120,7 @@ class Read {
   }
 
   card(result) {
-    const bars = Object.entries(result.probabilities).map(([label, share]) => {
-      const fill = el("span.barfill");
-      fill.style.width = `${100 * share}%`;
-      return el("div.barrow", fill, el("span.barlabel", label), el("span.value", number(share)));
-    });
+    const bars = Object.entries(result.probabilities).map(([label, share]) => shareRow(label, share));
     const texts = KINDS.filter(([kind]) => result[kind]).flatMap(([kind, title]) => {
       const amounts = shades(result[kind]);
       const spans = result.words.map((word, at) => {

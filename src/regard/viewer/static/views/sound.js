@@ -4,7 +4,7 @@
 // the time, weights: evenly over the time, spelled?: [{letter, weights}]}. Weights are empty or null where there are none.
 import { samplesOf } from "../data/samples.js";
 import { inks, makeBoard, onPaper, place } from "../draw/canvas.js";
-import { el, exact, makeDrop, number } from "../draw/elements.js";
+import { el, exact, makeDrop, number, shareCells } from "../draw/elements.js";
 
 /** @type {View} */
 export const sound = {
@@ -154,11 +154,7 @@ class SoundView {
   show() {
     const { label, probabilities, spelled } = this.answer;
     const most = Math.max(...Object.values(probabilities));
-    const rows = Object.entries(probabilities).map(([name, share]) => {
-      const fill = el("span.fill.weight");
-      fill.style.width = `${(100 * share) / most}%`;
-      return el("tr", el("td", name), el("td.number", number(share)), el("td", el("span.track", fill)));
-    });
+    const rows = Object.entries(probabilities).map(([name, share]) => shareCells(name, share, most));
     const { letter } = this.settings;
     const letters = (spelled ?? []).map((one, at) =>
       el(

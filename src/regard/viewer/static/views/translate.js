@@ -2,7 +2,7 @@
 import { plain, unknownNote } from "../data/tokens.js";
 import { Alignment } from "../draw/alignments.js";
 import { inks, makeBoard, onPaper, polyline, shortened, ticks } from "../draw/canvas.js";
-import { bounded, el, number, segments, slider, tick } from "../draw/elements.js";
+import { bounded, el, number, segments, shareCells, slider, tick } from "../draw/elements.js";
 
 /** @type {View} */
 export const translate = {
@@ -503,18 +503,9 @@ export class TranslationCard {
     this.scrubber.field.show(at + 1);
     const most = Math.max(...alternatives.map((one) => Math.exp(one.logprob)));
     const chosen = this.answer.target[at];
-    const rows = alternatives.map(({ piece, logprob }) => {
-      const share = Math.exp(logprob);
-      const fill = el("span.fill.weight");
-      fill.style.width = `${(100 * share) / most}%`;
-      return el(
-        "tr",
-        { class: piece === chosen ? "chosen" : null },
-        el("td", plain(piece)),
-        el("td.number", number(share)),
-        el("td", el("span.track", fill)),
-      );
-    });
+    const rows = alternatives.map(({ piece, logprob }) =>
+      shareCells(plain(piece), Math.exp(logprob), most, piece === chosen),
+    );
     const next = el("table.next", el("caption", "next token"), el("tbody", ...rows));
     const others = el(
       "ol.beam",
