@@ -28,7 +28,8 @@ from regard.viewer.data.library import Library, ModelEntry, installed_models
 from regard.viewer.export.single_file import trace_responses
 from regard.viewer.http.application import create_app
 from regard.viewer.http.in_process_client import request
-from regard.viewer.static_files import STATIC, script, styles, view_names
+from regard.viewer.static_files import STATIC, styles, view_names
+from tools.viewer_javascript import bundled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +70,7 @@ CARD<link rel="icon" href="icon.svg" type="image/svg+xml">
 <script type="module" src="viewer.js"></script>
 </head>
 <body class="regard-page">
-<div id="regard" data-source="site"></div>
+<div id="regard"></div>
 <p id="loading" role="status"></p>
 <noscript>This page draws with JavaScript, which is switched off in this browser.</noscript>
 </body>
@@ -131,7 +132,8 @@ def write(folder: Path, *, texts: list[tuple[str, str, int]] | None = None, card
     (folder / "ort").mkdir()
     shutil.copy(RUNTIME / SCRIPT, folder / "ort" / SCRIPT)
     (folder / "ort" / PACKED).write_bytes(gzip.compress((RUNTIME / BINARY).read_bytes(), 9, mtime=0))
-    (folder / "viewer.js").write_text(script(), encoding="utf-8")
+    (script,) = [text for path, text in bundled("live/entry.js", "viewer.js").items() if path.suffix == ".js"]
+    (folder / "viewer.js").write_text(script, encoding="utf-8")
     (folder / "viewer.css").write_text(styles() + STYLE, encoding="utf-8")
     (folder / "index.html").write_text(PAGE.replace("CARD", card), encoding="utf-8")
     shutil.copy(STATIC / "icon.svg", folder / "icon.svg")

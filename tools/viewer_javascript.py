@@ -73,34 +73,26 @@ def api_types() -> str:
 
 
 def bundles() -> dict[Path, str]:
-    """The bundle's files, made in a copy of static/. The map names the modules, which are served."""
+    """The bundle's files. The map names the modules, which are served."""
     folders = ("shell", "draw", "views")
     sheets = [path.relative_to(STATIC) for folder in folders for path in (STATIC / folder).glob("*.css")]
     sheets.sort(key=lambda path: (folders.index(path.parts[0]), path.stem != path.parts[0], path.name))
-    with tempfile.TemporaryDirectory() as temporary:
-        copy = Path(temporary) / "static"
+    styles = "".join(f'@import "./{path.as_posix()}";\n' for path in sheets)
+    return bundled("shell/entry.js", SCRIPT) | bundled("page.css", STYLES, styles)
+
+
+def bundled(entry: str, target: str, text: str | None = None) -> dict[Path, str]:
+    """What esbuild makes of a file of static/, or of `text` in its place; in a copy, for it writes beside what it reads."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "static"
         shutil.copytree(STATIC, copy, ignore=shutil.ignore_patterns("bundle"))
-        (copy / "page.css").write_text(
-            "".join(f'@import "./{path.as_posix()}";\n' for path in sheets), encoding="utf-8"
-        )
-        script = [
-            "shell/entry.js",
-            "--format=esm",
-            "--target=es2022",
-            "--sourcemap=external",
-            "--sources-content=false",
-        ]
-        for name, given in ((SCRIPT, script), (STYLES, ["page.css"])):
-            esbuild = [
-                "node",
-                ROOT / "node_modules" / "esbuild" / "bin" / "esbuild",
-                "--bundle",
-                "--minify",
-                "--charset=utf8",
-            ]
-            command = [*esbuild, *given, f"--outfile={name}"]
-            subprocess.run(command, check=True, capture_output=True, cwd=copy)
-        names = (SCRIPT, f"{SCRIPT}.map", STYLES)
+        if text is not None:
+            (copy / entry).write_text(text, encoding="utf-8")
+        esbuild = ["node", ROOT / "node_modules" / "esbuild" / "bin" / "esbuild", entry, f"--outfile={target}"]
+        options = ["--bundle", "--minify", "--charset=utf8", "--sourcemap=external", "--sources-content=false"]
+        script = ["--format=esm", "--target=es2022"] if entry.endswith(".js") else []
+        subprocess.run([*esbuild, *options, *script], check=True, capture_output=True, cwd=copy)
+        names = (target, f"{target}.map") if script else (target,)
         return {STATIC / name: (copy / name).read_text(encoding="utf-8") for name in names}
 
 

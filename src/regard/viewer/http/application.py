@@ -78,7 +78,7 @@ async def _static_file(name: str, request: Request) -> Response:
     path = files().get(name)
     if path is None:
         raise RequestError(404, f"the page has no file {name[:80]!r}")
-    data, headers = _compress(path.read_bytes(), request)
+    data, headers = _compress(path.read_bytes(), request, level=6)
     if name == SCRIPT:
         headers["SourceMap"] = f"{path.name}.map"
     return Response(data, 200, headers | NO_CACHE, MEDIA_TYPES[path.suffix])

@@ -1,12 +1,10 @@
-// What is bundled (bundle/page.js): the page of a server, of a single file and of the site, and the widget of a notebook.
+// What is bundled (bundle/page.js): the page of a server or of a single file, and the widget of a notebook.
 import { FileSource, HttpSource, SavedSource, WidgetSource } from "../data/sources.js";
-import { siteSource } from "../live/site_source.js";
 import { start } from "./shell.js";
 
 const SOURCES = {
   server: () => new HttpSource(),
   file: () => new FileSource(JSON.parse(document.getElementById("responses")?.textContent ?? "")),
-  site: siteSource,
 };
 const place = document.getElementById("regard");
 const source = SOURCES[place?.dataset.source ?? ""];
