@@ -29,7 +29,8 @@ from regard.viewer.export.single_file import trace_responses
 from regard.viewer.http.application import create_app
 from regard.viewer.http.in_process_client import request
 from regard.viewer.static_files import STATIC, styles, view_names
-from tools.viewer_javascript import bundled
+
+from .viewer_javascript import bundled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

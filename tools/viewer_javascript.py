@@ -82,7 +82,7 @@ def bundles() -> dict[Path, str]:
 
 
 def bundled(entry: str, target: str, text: str | None = None) -> dict[Path, str]:
-    """What esbuild makes of a file of static/, or of `text` in its place; in a copy, for it writes beside what it reads."""
+    """What esbuild makes of a file of static/, or of `text` in its place: in a copy, where it may write."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "static"
         shutil.copytree(STATIC, copy, ignore=shutil.ignore_patterns("bundle"))

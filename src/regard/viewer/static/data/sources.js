@@ -48,10 +48,6 @@ function halves(bits) {
 const PAUSES = [250, 500, 1000, 2000, 4000]; // milliseconds before a busy server is asked again
 
 export class HttpSource {
-  constructor(base = "") {
-    this.base = base;
-  }
-
   async get(path, params, signal) {
     return (await this.answer(path, params, { signal })).json();
   }
@@ -76,7 +72,7 @@ export class HttpSource {
     for (let tries = 0; ; tries++) {
       let response;
       try {
-        response = await fetch(this.base + keyOf(path, params), options);
+        response = await fetch(keyOf(path, params), options);
       } catch (error) {
         if (error.name === "AbortError") throw error;
         throw new Error("the server does not answer: was `regard view` stopped? Start it again and reload this page");
@@ -144,9 +140,7 @@ export class FileSource {
   }
 
   /** Whether a request that runs a model can be answered: a file has none. */
-  runs() {
-    return false;
-  }
+  runs = () => false;
 
   async post() {
     throw new Error(`a file cannot run a model; ${ELSEWHERE}`);
@@ -217,32 +211,22 @@ export class SavedSource {
   }
 
   get(path, params, signal) {
-    return this.first(
-      () => this.file.get(path, params),
-      () => this.kernel.get(path, params, signal),
-      path,
-      params,
-    );
+    return this.first("get", path, params, signal);
   }
 
   array(path, params, signal) {
-    return this.first(
-      () => this.file.array(path, params),
-      () => this.kernel.array(path, params, signal),
-      path,
-      params,
-    );
+    return this.first("array", path, params, signal);
   }
 
   post(path, body, signal) {
     return within(this.kernel.post(path, body, signal), path);
   }
 
-  async first(saved, asked, path, params) {
+  async first(kind, path, params, signal) {
     try {
-      return await saved();
+      return await this.file[kind](path, params);
     } catch {
-      return within(asked(), keyOf(path, params));
+      return within(this.kernel[kind](path, params, signal), keyOf(path, params));
     }
   }
 

@@ -350,16 +350,8 @@ export class SvgContext {
     this.path += `C${this.xy(a, b)} ${this.xy(c, d)} ${this.xy(x, y)}`;
   }
 
-  closePath() {
-    this.path += "Z";
-  }
-
   rect(x, y, w, h) {
     this.path += `M${this.xy(x, y)}h${n(w)}v${n(h)}h${n(-w)}Z`;
-  }
-
-  roundRect(x, y, w, h) {
-    this.rect(x, y, w, h);
   }
 
   arc(x, y, r) {
