@@ -142,48 +142,32 @@ function showEntries(shell) {
   );
 }
 
-/** `items` are [text, run] or [text, run, a second line]; the returned element has `open()`. */
+/** A button that opens a list of things to do: `items` are [text, run] or [text, run, a second line]; the element has `open()`. */
 export function menu(title, items) {
-  const buttons = items.map(([text, run, about]) =>
-    el(
-      "button",
-      {
-        role: "menuitem",
-        onclick: () => {
-          close();
-          run();
-        },
-      },
-      text,
-      about ? el("small", about) : null,
-    ),
-  );
-  const list = el("div.menu", { role: "menu", "aria-label": title, hidden: true, "data-arrows": true }, ...buttons);
-  const button = el(
-    "button.quiet",
-    { "aria-haspopup": "menu", "aria-expanded": "false", onclick: () => toggle() },
-    title,
-  );
-  const holder = el("div.holder", button, list);
-  const toggle = (open = list.hidden) => {
-    list.hidden = !open;
-    button.setAttribute("aria-expanded", String(open));
-    if (open) buttons[0].focus();
+  const list = el("div.menu", { role: "menu", "aria-label": title, popover: "auto", "data-arrows": true });
+  const button = el("button.quiet", { "aria-haspopup": "menu" }, title);
+  button.popoverTargetElement = list; // the browser opens it, closes it on Escape or a click elsewhere, and says which
+  const choose = (run) => {
+    list.hidePopover();
+    run();
   };
-  const close = () => toggle(false);
-  holder.addEventListener("focusout", (event) => {
-    if (!holder.contains(/** @type {Node | null} */ (event.relatedTarget))) close();
+  const buttons = items.map(([text, run, about], at) => {
+    const attributes = { role: "menuitem", autofocus: at === 0, onclick: () => choose(run) };
+    return el("button", attributes, text, about ? el("small", about) : null);
   });
+  list.append(...buttons);
   list.addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (step) buttons[(buttons.indexOf(event.target) + step + buttons.length) % buttons.length].focus();
-    else if (event.key === "Escape") {
-      close();
-      button.focus();
-    } else return;
+    if (event.key === "Escape") event.stopPropagation(); // it closes the menu, and nothing else
+    if (!step) return;
+    buttons[(buttons.indexOf(event.target) + step + buttons.length) % buttons.length].focus();
     event.preventDefault();
   });
-  return Object.assign(holder, { open: () => toggle(true) });
+  const holder = el("div.holder", button, list);
+  holder.addEventListener("focusout", (event) => {
+    if (event.relatedTarget && !holder.contains(/** @type {Node} */ (event.relatedTarget))) list.hidePopover();
+  });
+  return Object.assign(holder, { open: () => list.showPopover() });
 }
 
 // The badge: whether what is shown is what the model computed, and how far weights times values are from it, by call.

@@ -489,24 +489,24 @@ export function openMaps({ trace: { calls }, call, panels, context }) {
 const LISTED = 8;
 
 /** The tokens that the focused ones are linked to, by the size of their contributions. */
-export function contributionSummary(view, focus, links, bring) {
+export function contributionSummary(panel, focus, links, bring) {
   const side = focus[focus.length - 1].side;
   const chosen = new Set(focus.filter((one) => one.side === side).map(({ at }) => at));
   const opposite = side === "query" ? "key" : "query";
-  const own = side === "query" ? view.querySide : view.keySide;
-  const other = side === "query" ? view.keySide : view.querySide;
+  const own = side === "query" ? panel.view.querySide : panel.view.keySide;
+  const other = side === "query" ? panel.view.keySide : panel.view.querySide;
   const sums = new Map();
   for (const link of links) if (chosen.has(link[side])) add(sums, link[opposite], link);
   const best = [...sums.values()].sort((a, b) => Math.abs(b.sum) - Math.abs(a.sum)).slice(0, LISTED);
   const names = [...chosen].slice(0, 3).map((at) => `“${own.labels[at]}”`);
   const title =
     side === "query"
-      ? `To ${view.answerChoice.name}, through ${names.join(", ")}`
-      : `To ${view.answerChoice.name}, from ${names.join(", ")}`;
+      ? `To ${panel.view.answerChoice.name}, through ${names.join(", ")}`
+      : `To ${panel.view.answerChoice.name}, from ${names.join(", ")}`;
   return [
-    el("div.aside-title", el("h2", title), ...clearButton(view)),
-    el("p.quietly", `sum over ${counted(view.active.length, "head")}; + adds to the score, − takes from it`),
-    el("div.bars", ...best.map((one) => row(view, one, other.labels[one.at], Math.abs(best[0].sum), bring, opposite))),
+    el("div.aside-title", el("h2", title), ...clearButton(panel)),
+    el("p.quietly", `sum over ${counted(panel.active.length, "head")}; + adds to the score, − takes from it`),
+    el("div.bars", ...best.map((one) => row(panel, one, other.labels[one.at], Math.abs(best[0].sum), bring, opposite))),
     ...(best.length ? [] : [el("p.quietly", "Nothing here contributes, or every head is off.")]),
   ];
 }
@@ -540,23 +540,24 @@ function sign(palette, x) {
 }
 
 /** What is drawn where nothing is focused: the totals of this layer's heads. */
-export function contributionLegend(view, _queries, links) {
-  const { call, answerChoice } = view;
+export function contributionLegend(panel, _queries, links) {
+  const { call } = panel;
+  const { answerChoice } = panel.view;
   const totals = answerChoice.ofCall(call)?.totals ?? [];
   const largest = Math.max(...totals.map(Math.abs), 1e-30);
-  const { palette } = view.context;
-  const bars = view.active.map((head) => {
+  const { palette } = panel.context;
+  const bars = panel.active.map((head) => {
     const line = barRow({
       label: "head",
       at: head,
       weight: totals[head],
       share: Math.abs(totals[head]) / largest,
       title: "all its contributions added up",
-      run: () => view.context.state.set({ heads: [head] }),
+      run: () => panel.context.state.set({ heads: [head] }),
     });
     return signBar(line, totals[head], palette);
   });
-  const name = isNumbered(view.trace) ? `Layer ${call.layer}` : ownName(view.trace, call);
+  const name = isNumbered(panel.trace) ? `Layer ${call.layer}` : ownName(panel.trace, call);
   return [
     el("h2", `${name} to ${answerChoice.name}`),
     el(
@@ -674,7 +675,7 @@ const WHOLE_ROWS = 60; // tokens up to which a picture has all of them, whether 
 /** Every panel, side by side: all of a short text, and of a longer one what is in sight. */
 export function headsPicture(panels) {
   const scenes = panels.map((panel) => {
-    const rows = Math.max(panel.querySide.labels.length, panel.keySide.labels.length - panel.view.shift);
+    const rows = Math.max(panel.view.querySide.labels.length, panel.view.keySide.labels.length - panel.view.shift);
     const [whole, { clientWidth, clientHeight }] = [rows * panel.row + 2 * PAD, panel.box];
     if (rows <= WHOLE_ROWS) return { ...panel.scene(clientWidth, whole), top: -PAD };
     return panel.scene(clientWidth, Math.min(clientHeight, whole));
@@ -722,7 +723,7 @@ export function headsLegend(panel) {
     width: lineWidth(weight),
     opacity: lineOpacity({ theme: panel.context.theme, chosen: true }, weight),
   }));
-  const note = panel.muted.size
+  const note = panel.view.muted.size
     ? `Lines from and to ${hiddenNames(panel)} are hidden; the others are the weights.`
     : "";
   if (!chosen) return { entries, note: note || "The stronger a line, the larger the weight." };
@@ -740,9 +741,9 @@ export async function headsTable(panels, signal) {
 async function linkRows(panel, signal) {
   const scene = panel.scene();
   const all = { ...scene, muted: new Set(), mutedQueries: new Set() };
-  const hidden = ({ query, key }) => panel.muted.has(key) || panel.mutedQueries.has(query);
+  const hidden = ({ query, key }) => panel.view.muted.has(key) || panel.view.mutedQueries.has(query);
   const shown = panel.shown(scene).links;
-  const also = panel.muted.size ? panel.shown(all).links.filter(hidden) : [];
+  const also = panel.view.muted.size ? panel.shown(all).links.filter(hidden) : [];
   const keyOf = ({ head, query, key }) => `${head} ${query} ${key}`;
   const drawn = new Set(shown.map(keyOf));
   const links = [...shown, ...also.filter((link) => !drawn.has(keyOf(link)))];
@@ -751,9 +752,9 @@ async function linkRows(panel, signal) {
     panel.call.name,
     link.head,
     link.query,
-    panel.querySide.labels[link.query],
+    panel.view.querySide.labels[link.query],
     link.key,
-    panel.keySide.labels[link.key],
+    panel.view.keySide.labels[link.key],
     drawn.has(keyOf(link)) ? "" : "hidden",
     exact(link),
   ]);
@@ -761,7 +762,8 @@ async function linkRows(panel, signal) {
 
 /** A function that gives a link's weight as float32: the page itself draws from float16. */
 async function exactWeights(panel, links, signal) {
-  const { querySide, keySide, call } = panel;
+  const { querySide, keySide } = panel.view;
+  const { call } = panel;
   const positions = links.flatMap(({ query }) => querySide.groups[query]);
   const [first, last] = [Math.min(...positions), Math.max(...positions)];
   const rows = last - first + 1;

@@ -65,50 +65,19 @@ export class LayerPanel {
     this.paint();
   }
 
-  // What the words beside the picture and exports read, of this layer
-
-  get querySide() {
-    return this.view.querySide;
-  }
-
-  get keySide() {
-    return this.view.keySide;
-  }
-
-  get muted() {
-    return this.view.muted;
-  }
-
-  get mutedQueries() {
-    return this.view.mutedQueries;
-  }
-
-  get pins() {
-    return this.view.pins;
-  }
-
-  get patterns() {
-    return this.view.patterns;
-  }
-
-  get answerChoice() {
-    return this.view.answerChoice;
-  }
-
-  unpin() {
-    this.view.unpin();
-  }
-
   // Drawing
 
   /** Pixels of a token. */
   get row() {
-    return rowHeight(this.box.clientHeight, Math.max(this.querySide.labels.length, this.keySide.labels.length));
+    return rowHeight(
+      this.box.clientHeight,
+      Math.max(this.view.querySide.labels.length, this.view.keySide.labels.length),
+    );
   }
 
   /** What is scrolled is as high as the longer column. */
   stretch() {
-    const most = Math.max(this.querySide.labels.length, this.keySide.labels.length - this.view.shift);
+    const most = Math.max(this.view.querySide.labels.length, this.view.keySide.labels.length - this.view.shift);
     const height = `${most * this.row + 2 * PAD}px`;
     if (this.scroll.spacer.style.height !== height) this.scroll.spacer.style.height = height;
   }
@@ -131,8 +100,8 @@ export class LayerPanel {
       shift: view.shift,
       active: this.active,
       colors: this.colors,
-      querySide: this.querySide,
-      keySide: this.keySide,
+      querySide: this.view.querySide,
+      keySide: this.view.keySide,
       links: this.links,
       muted: view.muted,
       mutedQueries: view.mutedQueries,
@@ -178,7 +147,7 @@ export class LayerPanel {
   }
 
   drawTokens(ctx, scene, { focus, links }) {
-    drawTokens(ctx, scene, focus, links, this.pins, this.view.pointer.hover, inks(this.box));
+    drawTokens(ctx, scene, focus, links, this.view.pins, this.view.pointer.hover, inks(this.box));
   }
 
   close() {

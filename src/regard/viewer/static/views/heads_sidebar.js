@@ -1,6 +1,6 @@
 // The words beside the Heads view: what the chosen tokens look at, or what is drawn at all.
 //
-// `view` is the panel of one layer (layer_panel.js).
+// `panel` is that of one layer.
 import {
   callPath,
   gather,
@@ -18,30 +18,31 @@ const LISTED = 8;
 const RESTING = ["first", "sink"]; // patterns of heads that do nothing in particular
 
 /** The tokens the focused ones are linked to, the strongest first; `bring(label)` when one is clicked. */
-export function summary(view, focus, links, bring) {
+export function summary(panel, focus, links, bring) {
   const side = focus[focus.length - 1].side;
   const same = focus.filter((one) => one.side === side);
-  const [own, other] = side === "query" ? [view.querySide, view.keySide] : [view.keySide, view.querySide];
+  const [own, other] =
+    side === "query" ? [panel.view.querySide, panel.view.keySide] : [panel.view.keySide, panel.view.querySide];
   const opposite = side === "query" ? "key" : "query";
-  const best = strongest(view, side, new Set(same.map(({ at }) => at)), links);
+  const best = strongest(panel, side, new Set(same.map(({ at }) => at)), links);
   const rows = best.map(({ at, weight, most, head }) => {
     const title = `token ${at}; most by head ${head}: ${number(most)}`;
     const run = () => bring({ side: opposite, at });
     const share = weight / best[0].weight;
-    const several = view.active.length > 1 ? most : null;
-    return barRow({ label: other.labels[at], at, weight, share, head: chip(view, head), most: several, title, run });
+    const several = panel.active.length > 1 ? most : null;
+    return barRow({ label: other.labels[at], at, weight, share, head: chip(panel, head), most: several, title, run });
   });
   const names = same.map(({ at }) => own.labels[at]);
   const more = names.length > 3 ? ` and ${names.length - 3} more` : "";
   const verb = side === "key" ? "looked at by" : names.length > 1 ? "look at" : "looks at";
   const parts = [
-    el("div.aside-title", el("h2", `“${names.slice(0, 3).join(" · ")}${more}” ${verb}`), ...clearButton(view)),
-    ...marked(view, side, same),
-    ...findings(view, side, new Set(same.map(({ at }) => at)), links).map((text) => el("p.finding", text)),
-    ...hiddenWeight(view, side, same),
-    el("p.quietly", measured(view, side, same.length)),
+    el("div.aside-title", el("h2", `“${names.slice(0, 3).join(" · ")}${more}” ${verb}`), ...clearButton(panel)),
+    ...marked(panel, side, same),
+    ...findings(panel, side, new Set(same.map(({ at }) => at)), links).map((text) => el("p.finding", text)),
+    ...hiddenWeight(panel, side, same),
+    el("p.quietly", measured(panel, side, same.length)),
     el("div.bars", ...rows),
-    ...unknownWords(view),
+    ...unknownWords(panel.view),
   ];
   if (!links.length) parts.push(el("p.quietly", "No link is left: every head is off, or all it looks at is hidden."));
   return parts;
@@ -54,51 +55,51 @@ function unknownWords({ querySide, keySide }) {
 }
 
 /** Unpins everything; where nothing is pinned there is none. */
-export function clearButton(view) {
-  if (!view.pins.length) return [];
-  const attributes = { type: "button", title: "Choose no token (Esc)", onclick: () => view.unpin() };
+export function clearButton(panel) {
+  if (!panel.view.pins.length) return [];
+  const attributes = { title: "Choose no token (Esc)", onclick: () => panel.view.unpin() };
   return [el("button.quiet.clear", attributes, "Clear")];
 }
 
 /** How much of the weight of the chosen queries is on tokens that are hidden, whose lines are not drawn. */
-function hiddenWeight(view, side, chosen) {
-  if (side !== "query" || !view.muted.size || !view.active.length) return [];
+function hiddenWeight(panel, side, chosen) {
+  if (side !== "query" || !panel.view.muted.size || !panel.active.length) return [];
   let sum = 0;
   for (const { at } of chosen)
-    for (const head of view.active) {
-      const found = view.links.from(head, at);
+    for (const head of panel.active) {
+      const found = panel.links.from(head, at);
       if (!found) return [];
       found.weights.forEach((weight, j) => {
-        if (view.muted.has(found.keys[j])) sum += weight;
+        if (panel.view.muted.has(found.keys[j])) sum += weight;
       });
     }
-  const share = sum / (chosen.length * view.active.length);
-  const names = hiddenNames(view);
+  const share = sum / (chosen.length * panel.active.length);
+  const names = hiddenNames(panel);
   return [
-    el("p", { "data-hidden": share }, `${share.toFixed(2)} of the weight is on ${names}, which ${are(view)} hidden.`),
+    el("p", { "data-hidden": share }, `${share.toFixed(2)} of the weight is on ${names}, which ${are(panel)} hidden.`),
   ];
 }
 
 /** The tokens that are hidden: "[CLS], [SEP]". */
-export function hiddenNames(view) {
-  const names = [...new Set([...view.muted].map((at) => view.keySide.labels[at]))];
-  return names.length > 3 ? `${view.muted.size} tokens` : names.join(", ");
+export function hiddenNames(panel) {
+  const names = [...new Set([...panel.view.muted].map((at) => panel.view.keySide.labels[at]))];
+  return names.length > 3 ? `${panel.view.muted.size} tokens` : names.join(", ");
 }
 
-function are(view) {
-  return view.muted.size > 1 ? "are" : "is";
+function are(panel) {
+  return panel.view.muted.size > 1 ? "are" : "is";
 }
 
-function strongest(view, side, chosen, links) {
-  return sums(view, side, chosen, links)
+function strongest(panel, side, chosen, links) {
+  return sums(panel, side, chosen, links)
     .sort((a, b) => b.weight - a.weight)
     .slice(0, LISTED);
 }
 
 /** Of several queries the mean, of several keys the sum: weights from a word are a mean, weights to it a sum. */
-function sums(view, side, chosen, links) {
+function sums(panel, side, chosen, links) {
   const known = new Map();
-  const among = view.active.length * (side === "query" ? chosen.size : 1);
+  const among = panel.active.length * (side === "query" ? chosen.size : 1);
   for (const link of links) {
     const [mine, theirs] = side === "query" ? [link.query, link.key] : [link.key, link.query];
     if (!chosen.has(mine)) continue;
@@ -115,31 +116,31 @@ function chip({ context: { palette } }, head) {
 }
 
 /** How much of all weight lies on several chosen keys, such as a sentence: the mean over queries and heads that are on. */
-function marked(view, side, chosen) {
-  if (side !== "key" || chosen.length < 2 || !view.rows.dense || !view.active.length) return [];
-  const count = view.querySide.labels.length;
+function marked(panel, side, chosen) {
+  if (side !== "key" || chosen.length < 2 || !panel.rows.dense || !panel.active.length) return [];
+  const count = panel.view.querySide.labels.length;
   let sum = 0;
   for (const { at } of chosen) {
-    const weights = view.links.to(at, []);
+    const weights = panel.links.to(at, []);
     if (!weights) return [];
-    for (const head of view.active) for (let query = 0; query < count; query++) sum += weights[head * count + query];
+    for (const head of panel.active) for (let query = 0; query < count; query++) sum += weights[head * count + query];
   }
-  const share = sum / (count * view.active.length);
+  const share = sum / (count * panel.active.length);
   return [
     el("p.finding", { "data-share": share }, `These ${chosen.length} tokens get ${share.toFixed(3)} of all weight.`),
   ];
 }
 
 /** The clearest links as sentences: of each head its strongest, the three heads with the strongest ones. */
-function findings(view, side, chosen, links) {
+function findings(panel, side, chosen, links) {
   const best = new Map();
   for (const link of links) {
     if (!chosen.has(link[side]) || link.weight <= (best.get(link.head)?.weight ?? 0)) continue;
     best.set(link.head, link);
   }
   const other = side === "query" ? "key" : "query";
-  const label = (link) => (side === "query" ? view.keySide : view.querySide).labels[link[other]];
-  const name = headName(view);
+  const label = (link) => (side === "query" ? panel.view.keySide : panel.view.querySide).labels[link[other]];
+  const name = headName(panel);
   return [...best.values()]
     .sort((a, b) => b.weight - a.weight)
     .slice(0, 3)
@@ -152,15 +153,15 @@ function findings(view, side, chosen, links) {
 }
 
 /** "5.11": layer and head, where layers have numbers. */
-function headName(view) {
-  return (head) => (isNumbered(view.trace) ? `${view.call.layer}.${head}` : String(head));
+function headName(panel) {
+  return (head) => (isNumbered(panel.trace) ? `${panel.call.layer}.${head}` : String(head));
 }
 
 /** What the heads of this layer do, where the server found a pattern: the clearest first. */
-function layerFindings(view) {
-  const name = headName(view);
-  const own = (view.patterns ?? []).filter(
-    ({ call, head, labels }) => call === view.call.id && view.active.includes(head) && labels.length,
+function layerFindings(panel) {
+  const name = headName(panel);
+  const own = (panel.view.patterns ?? []).filter(
+    ({ call, head, labels }) => call === panel.call.id && panel.active.includes(head) && labels.length,
   );
   const telling = own.filter(({ labels }) => labels.some((label) => !RESTING.includes(label)));
   const resting = own.filter((head) => !telling.includes(head));
@@ -177,37 +178,37 @@ function layerFindings(view) {
   return sentences;
 }
 
-function measured(view, side, tokens) {
-  const { active } = view;
+function measured(panel, side, tokens) {
+  const { active } = panel;
   const heads = active.length === 1 ? `weights of head ${active[0]}` : `mean over ${counted(active.length, "head")}`;
   if (side === "query") return tokens > 1 ? `${heads} and ${tokens} tokens` : heads;
-  const long = view.rows.dense ? "" : `, of the queries in view and their ${STRONGEST} strongest keys`;
+  const long = panel.rows.dense ? "" : `, of the queries in view and their ${STRONGEST} strongest keys`;
   return `${heads}${tokens > 1 ? `, sum of ${tokens} tokens` : ""}${long}`;
 }
 
 /** What is drawn where nothing is focused: how many links of these queries, and how much of their weight. */
-export function legend(view, queries, links) {
-  const { call } = view;
+export function legend(panel, queries, links) {
+  const { call } = panel;
   let all = 0;
   for (const query of queries)
-    for (const head of view.active) {
-      const found = view.links.from(head, query);
-      if (found) all += view.links.total(found);
+    for (const head of panel.active) {
+      const found = panel.links.from(head, query);
+      if (found) all += panel.links.total(found);
     }
   const held = links.reduce((sum, link) => sum + link.weight, 0);
-  const share = all ? ` They hold ${Math.round((100 * held) / all)} % of the weight of the queries in view.` : "";
+  const share = all ? ` They hold ${Math.round((100 * held) / all)} % of the weight of the queries in panel.` : "";
   const notes = [
-    view.muted.size &&
-      `The lines from and to ${hiddenNames(view)} are not drawn; the others are drawn as without hiding.`,
-    !view.rows.dense && `The text is long: of each query the ${STRONGEST} strongest keys are looked at.`,
+    panel.view.muted.size &&
+      `The lines from and to ${hiddenNames(panel)} are not drawn; the others are drawn as without hiding.`,
+    !panel.rows.dense && `The text is long: of each query the ${STRONGEST} strongest keys are looked at.`,
   ];
   return [
-    el("h2", { title: call.name }, layerTitle(view.trace, call)),
+    el("h2", { title: call.name }, layerTitle(panel.trace, call)),
     el("p.quietly", `${call.kind}-attention, ${counted(call.heads, "head")}, ${call.queries} × ${call.keys}`),
     el("p", `${links.length.toLocaleString("en")} links drawn.${share}`),
-    ...layerFindings(view).map(({ text, meaning }) => el("p.finding", { title: meaning }, text)),
+    ...layerFindings(panel).map(({ text, meaning }) => el("p.finding", { title: meaning }, text)),
     ...notes.filter(Boolean).map((words) => el("p", words)),
-    ...unknownWords(view),
+    ...unknownWords(panel.view),
   ];
 }
 
@@ -242,15 +243,15 @@ export function difference(panels) {
 }
 
 /** One label and its strongest link, for a screen reader. */
-export function said(view, { side, at }, links) {
+export function said(panel, { side, at }, links) {
   const best = links
     .filter((link) => link[side] === at)
     .reduce((most, link) => (link.alpha > (most?.alpha ?? 0) ? link : most), null);
-  const own = side === "query" ? view.querySide : view.keySide;
+  const own = side === "query" ? panel.view.querySide : panel.view.keySide;
   if (!best) return `${own.labels[at]}, ${at}`;
-  const other = side === "query" ? view.keySide.labels[best.key] : view.querySide.labels[best.query];
+  const other = side === "query" ? panel.view.keySide.labels[best.key] : panel.view.querySide.labels[best.query];
   const looks = side === "query" ? "looks most at" : "is looked at most by";
-  const verb = view.rows.signed ? (side === "query" ? "gets most from" : "gives most to") : looks;
+  const verb = panel.rows.signed ? (side === "query" ? "gets most from" : "gives most to") : looks;
   return `${own.labels[at]}, ${at}: ${verb} ${other}, ${number(best.weight)}, head ${best.head}`;
 }
 
