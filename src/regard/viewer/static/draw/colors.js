@@ -3,7 +3,7 @@
 // Both are mixed in OKLab (Ottosson 2020), where equal steps look equal. Ramps run in lightness from the page's
 // background on, so they read without colour as well. The twelve colours of heads lie at least 0.085 apart in OKLab for
 // normal vision and for protanopia, deuteranopia and tritanopia (the matrices of Machado et al. 2009), and have a contrast
-// of 3 at least with the page; tests/static/draw/palette.test.js checks both. Heads also have a number and a place.
+// of 3 at least with the page; tests/static/draw/colors.test.js checks both. Heads also have a number and a place.
 import { context2d } from "./canvas.js";
 
 const RAMPS = {

@@ -1,4 +1,4 @@
-// The static site as a source of data (source.js): prepared traces from files, models in the browser, no server.
+// The static site as a source of data (data/sources.js): prepared traces from files, models in the browser, no server.
 import { FileSource } from "../data/sources.js";
 import { pooled } from "../data/tiles.js";
 import { END, labelsOf, pixelsOf, samplesOf } from "./inputs.js";

@@ -88,7 +88,7 @@ export class LayerPanel {
     return { left: column, right: width - column, width };
   }
 
-  /** Everything that link_lines.js needs to know of the moment. */
+  /** Everything that the picture needs to know of the moment. */
   scene(width = this.box.clientWidth, height = this.box.clientHeight) {
     const { view } = this;
     const { palette } = this.context;

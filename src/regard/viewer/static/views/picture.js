@@ -2,7 +2,7 @@
 //
 // POST /api/caption answers {text, words, grid: [h, w], weights: one list of h·w per word, picture: a data URL}. A call
 // of a trace has `grid: [h, w]` where its keys are cells of a picture, the last h·w of them, rows first.
-import { samplesOf } from "../data/samples.js";
+import { samplesOf } from "../data/sources.js";
 import { callPath, fileParts, plain } from "../data/tokens.js";
 import { drawOver, within } from "../draw/alignments.js";
 import { context2d, inks, makeBoard, onPaper, place, textLines } from "../draw/canvas.js";

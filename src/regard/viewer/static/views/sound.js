@@ -2,7 +2,7 @@
 //
 // POST /api/listen answers {label, probabilities: {label: share}, seconds, waveform: [[least, most], …] evenly over
 // the time, weights: evenly over the time, spelled?: [{letter, weights}]}. Weights are empty or null where there are none.
-import { samplesOf } from "../data/samples.js";
+import { samplesOf } from "../data/sources.js";
 import { inks, makeBoard, onPaper, place } from "../draw/canvas.js";
 import { el, exact, makeDrop, number, shareCells } from "../draw/elements.js";
 

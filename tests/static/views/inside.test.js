@@ -1,4 +1,5 @@
 // Matrices of the Inside view stand inside the drawing, with room for the tokens beside them and above them.
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { laidOut } from "../../../src/regard/viewer/static/views/inside.js";

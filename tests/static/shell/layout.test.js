@@ -1,4 +1,5 @@
 // A number that a trace's file states is told from a proof that was made here.
+
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { verdict } from "../../../src/regard/viewer/static/shell/layout.js";
