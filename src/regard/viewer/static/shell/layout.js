@@ -1,6 +1,8 @@
 // The elements of the page: the header with tabs and tools, the bar below it, and the place of the view.
+
 import { callTable, choice, el, number, proofBadge, segments } from "../draw/elements.js";
 import { keyOfView, views } from "../views/index.js";
+import { copyLink, exportView } from "./export.js";
 import { rove } from "./keyboard.js";
 import { ofTrace } from "./state.js";
 
@@ -29,10 +31,10 @@ export function pageLayout(shell) {
   new ResizeObserver(fade).observe(list);
   const themeButton = el("button.quiet", { onclick: () => shell.theme.next() });
   const exportMenu = menu("Export", [
-    ["Picture as SVG", () => shell.export("svg")],
-    ["Picture as PNG", () => shell.export("png")],
-    ["PNG in the page’s colours", () => shell.export("png", true)],
-    ["Numbers as CSV", () => shell.export("csv")],
+    ["Picture as SVG", () => exportView(shell, "svg")],
+    ["Picture as PNG", () => exportView(shell, "png")],
+    ["PNG in the page’s colours", () => exportView(shell, "png", true)],
+    ["Numbers as CSV", () => exportView(shell, "csv")],
     ...linkItems(shell),
   ]);
   const helpButton = el(
@@ -73,16 +75,16 @@ export function pageLayout(shell) {
 
 /** Links to what is shown. A server asks for its token: the link without it opens where the token is known already. */
 function linkItems(shell) {
-  if (!shell.page || shell.source.holds) return [["Copy a link to this", () => shell.copyLink()]];
+  if (!shell.page || shell.source.holds) return [["Copy a link to this", () => copyLink(shell)]];
   return [
     [
       "Copy link for others (with the token)",
-      () => shell.copyLink(true),
+      () => copyLink(shell, true),
       "Opens in any browser. Whoever has it can use this server.",
     ],
     [
       "Copy link for this browser",
-      () => shell.copyLink(),
+      () => copyLink(shell),
       "Without the token: a browser that never opened it is refused.",
     ],
   ];

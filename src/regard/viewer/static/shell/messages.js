@@ -17,7 +17,7 @@ export function makeNotice(root, announce) {
       box.hidden = true;
     }, SHOWN);
   };
-  return Object.assign(show, { close: () => clearTimeout(waiting) });
+  return show;
 }
 
 /** A polite live region in `root`; the last thing said wins, so hovering does not pile up. */
@@ -31,7 +31,7 @@ export function makeAnnouncer(root) {
       region.textContent = text;
     }, 250);
   };
-  return Object.assign(announce, { close: () => clearTimeout(waiting) });
+  return announce;
 }
 
 /** `stage` is dimmed meanwhile: what it shows is still the result before. @param {HTMLElement} stage */

@@ -1,14 +1,14 @@
 // The shell: tabs, the trace that is looked at, its proof, and one view at a time. What a view is: types/viewer.d.ts (View).
 import { callOf, callPath } from "../data/tokens.js";
-import { makePalette, makeTheme } from "../draw/colors.js";
+import { makePalette } from "../draw/colors.js";
 import { el } from "../draw/elements.js";
 import { views } from "../views/index.js";
-import { copyLink, exportView, figureOf, linkOf, svgOf } from "./export.js";
+import { figureOf, linkOf, svgOf } from "./export.js";
 import { makeKeyboard, pageShortcuts } from "./keyboard.js";
 import { pageLayout, showBar, showTheme } from "./layout.js";
 import { makeAnnouncer, makeNotice, runStatus, watchServer } from "./messages.js";
 import { readDialog, sentenceForm } from "./sentences.js";
-import { makeState, ofTrace, wordToPin } from "./state.js";
+import { makeState, makeTheme, ofTrace, wordToPin } from "./state.js";
 import { firstUse, makeTour } from "./tour.js";
 
 /** Draw the viewer into `root`; returns a function that ends it. `page`: the address and all keys are ours. */
@@ -234,25 +234,15 @@ class Shell {
     this.view?.update(this.state.get());
   }
 
-  export(kind, asShown = false) {
-    return exportView(this, kind, asShown);
-  }
-
-  copyLink(withToken = false) {
-    return copyLink(this, withToken);
-  }
-
   close() {
     this.server?.close();
     this.runs.close();
-    this.notice.close();
     this.generation += 1;
     this.view?.destroy();
     this.stop();
     this.state.close();
     this.theme.close();
     this.keyboard.close();
-    this.announce.close();
     this.source.close?.();
     this.root.replaceChildren();
   }
@@ -309,55 +299,45 @@ export async function readLinkedText(shell) {
   }
 }
 
-/** An element, or null where the view can be opened. @param {View} view */
+/** What stands instead of a view that has nothing to show: why, and what to do about it; or null. @param {View} view */
 export function missingView(shell, view) {
-  if (view.needs === "trace" && !shell.trace) {
-    const id = shell.traceId();
-    return noTrace({
-      unknown: id != null && !shell.listed(id),
-      linked: shell.state.get(),
-      traces: shell.about.traces,
-      pick: (trace) => shell.pick(trace),
-      type: shell.reading.possible ? () => shell.sentence.focus() : null,
-    });
-  }
+  if (view.needs === "trace" && !shell.trace) return noTrace(shell);
   if (view.asks && !holds(shell, view.asks)) return el("div.empty", el("p", view.unheld));
   const task = !["trace", "nothing"].includes(view.needs) && view.needs;
-  if (task && !shell.about.models.some((model) => model.task === task)) {
-    const words = view.without ?? `No model for this is here: ${view.title} needs one that can “${task}”.`;
-    const file = shell.source.holds && "A single file runs no model. Those that ship are shown by: regard view.";
-    return el("div.empty", el("p", file || words));
-  }
-  return null;
-}
-
-/** Whether the source can answer this part of the call that is looked at; all but a file can answer everything. */
-function holds({ source, trace, state }, part) {
-  const path = callPath(trace, callOf(trace, state.get()));
-  return source.holds?.(`${path}/${part}`) ?? true;
+  if (!task || shell.about.models.some((model) => model.task === task)) return null;
+  const words = view.without ?? `No model for this is here: ${view.title} needs one that can “${task}”.`;
+  const file = shell.source.holds && "A single file runs no model. Those that ship are shown by: regard view.";
+  return el("div.empty", el("p", file || words));
 }
 
 const LISTED = 4; // traces that are offered instead
 
-/** `unknown`: a link led to a trace that is not here; `type()` goes to the text box, null where no model can read.
- *
- * @param {{unknown: boolean, linked: State, traces: About["traces"], pick(id: string): void, type: (() => void) | null}} options
- */
-export function noTrace({ unknown, linked, traces, pick, type }) {
-  const { model, sentence } = linked;
+function noTrace(shell) {
+  const { model, sentence } = shell.state.get();
+  const id = shell.traceId();
+  const unknown = id != null && !shell.listed(id); // a link led to a trace that is not here
   const what = model && sentence ? `${model} reading “${sentence}”` : "a trace";
   const words = unknown
     ? `This link is to ${what}, which is not here: it was made on another computer, or before the server was restarted.`
     : "There is nothing to look at yet. A trace is what a model attended to while it read or wrote a text.";
   const help = model && sentence && unknown ? `To see it, install the model ${model} where this server runs.` : "";
   const python = "In Python: with regard.watch(model) as seen: model(…), then seen.show() or seen.save(folder).";
+  const others = shell.about.traces.slice(0, LISTED);
   return el(
     "div.empty",
     el("p", words),
     help ? el("p", help) : null,
-    ...traces.slice(0, LISTED).map((trace) => el("p", el("button", { onclick: () => pick(trace.id) }, trace.title))),
-    type ? el("button.primary", { onclick: type }, "Type a sentence") : el("p", python),
+    ...others.map(({ id, title }) => el("p", el("button", { onclick: () => shell.pick(id) }, title))),
+    shell.reading.possible
+      ? el("button.primary", { onclick: () => shell.sentence.focus() }, "Type a sentence")
+      : el("p", python),
   );
+}
+
+/** Whether the source can answer this part of the call that is looked at; all but a file can answer everything. */
+function holds({ source, trace, state }, part) {
+  const path = callPath(trace, callOf(trace, state.get()));
+  return source.holds?.(`${path}/${part}`) ?? true;
 }
 
 // Motion between views: a view grows out of the place that was pressed to open it, such as the small map of a head.

@@ -153,3 +153,77 @@ export function wordToPin(trace, call) {
   const word = pronoun ?? longest;
   return word ? [`q${word.at}`] : null;
 }
+
+/** What this browser keeps under a name: null where it has nothing yet, undefined where it keeps nothing (from disk, in a sandbox). */
+export function kept(name) {
+  try {
+    return localStorage.getItem(name);
+  } catch {
+    return undefined;
+  }
+}
+
+export function keep(name, value) {
+  try {
+    localStorage.setItem(name, value);
+  } catch {
+    // It then lasts as long as the page.
+  }
+}
+
+// Light, dark, or as the system has it.
+
+const THEME = "regard-theme";
+/** @typedef {"auto" | "light" | "dark"} Choice */
+
+/** @type {Choice[]} */
+const ORDER = ["auto", "light", "dark"];
+
+/** @returns {Choice} */
+const sound = (name) => ORDER.find((one) => one === name) ?? "auto";
+
+/** Sets data-theme on `root` and calls `changed` whenever what is shown changes. */
+export function makeTheme(root, changed) {
+  const system = window.matchMedia("(prefers-color-scheme: dark)");
+  let choice = sound(kept(THEME));
+  /** What is shown for the time of an export. @type {"light" | null} */
+  let forced = null;
+  /** @returns {"light" | "dark"} */
+  const shown = () => forced ?? (choice === "auto" ? (system.matches ? "dark" : "light") : choice);
+  const apply = () => {
+    root.dataset.theme = shown();
+    changed();
+  };
+  system.addEventListener("change", apply);
+  root.dataset.theme = shown();
+  return {
+    get choice() {
+      return choice;
+    },
+    get shown() {
+      return shown();
+    },
+    choose(next) {
+      choice = sound(next);
+      keep(THEME, choice);
+      apply();
+    },
+    /** Dark on white while `work` draws a figure, whatever the page's colours are. */
+    async onWhite(work) {
+      forced = "light";
+      root.style.setProperty("--paper", "#ffffff");
+      apply();
+      try {
+        return await work();
+      } finally {
+        forced = null;
+        root.style.removeProperty("--paper");
+        apply();
+      }
+    },
+    next() {
+      this.choose(ORDER[(ORDER.indexOf(choice) + 1) % ORDER.length]);
+    },
+    close: () => system.removeEventListener("change", apply),
+  };
+}

@@ -1,7 +1,9 @@
 // The tour: a card beside each thing worth knowing, while the page shows it. The page stays usable under it: who presses
 // something goes on alone, and the card waits.
+
 import { el } from "../draw/elements.js";
 import { views } from "../views/index.js";
+import { keep, kept } from "./state.js";
 
 const KEY = "regard-tour";
 const LINGER = 400; // milliseconds that the offer stays after the first press
@@ -42,7 +44,7 @@ export function makeTour(page) {
   /** A line above `node` that asks who comes the first time; it covers nothing and takes no focus. */
   function offer(node) {
     const decline = () => {
-      remember();
+      keep(KEY, "done");
       offered?.remove();
       root.querySelector(".stage").focus();
     };
@@ -65,7 +67,7 @@ export function makeTour(page) {
   function pass(event) {
     if (offered?.contains(event.target)) return;
     root.removeEventListener("pointerup", pass, true);
-    remember();
+    keep(KEY, "done");
     setTimeout(() => offered?.remove(), LINGER); // after a double click: what is pressed must not move away
   }
 
@@ -82,7 +84,7 @@ export function makeTour(page) {
     acting.abort();
     card.hidden = true;
     marked?.classList.remove("toured");
-    remember();
+    keep(KEY, "done");
     state.set({ ...Object.fromEntries(Object.keys(state.get()).map((key) => [key, null])), ...before });
     root.querySelector(".stage").focus();
   }
@@ -153,21 +155,8 @@ export function makeTour(page) {
   return { offer, start };
 }
 
-/** Whether this browser has not seen it. A link to something asks for that, not for a tour. */
 export function firstUse() {
-  try {
-    return !location.hash && !localStorage.getItem(KEY);
-  } catch {
-    return false; // where nothing can be kept, it would come every time
-  }
-}
-
-function remember() {
-  try {
-    localStorage.setItem(KEY, "done");
-  } catch {
-    // Nothing can be kept here; firstUse() is false there anyway.
-  }
+  return !location.hash && kept(KEY) === null; // where nothing can be kept, it would come every time
 }
 
 // The steps of the tour: those of the views that have one, then two about the page. Each does what it is about.

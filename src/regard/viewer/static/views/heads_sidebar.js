@@ -235,7 +235,7 @@ export function difference(panels) {
   const all = [...new Set(weights.flatMap((layer) => [...layer.keys()]))];
   if (!all.length) return [];
   const most = all.reduce((best, at) => (gap(at) > gap(best) ? at : best));
-  const label = (side === "query" ? panels[0].keySide : panels[0].querySide).labels[most];
+  const label = (side === "query" ? panels[0].view.keySide : panels[0].view.querySide).labels[most];
   const name = ({ trace, call }) => layerTitle(trace, call).replace(/^Layer /, "layer\u00a0");
   const shares = panels.map((panel, at) => `${number(of(most)[at])} in ${name(panel)}`);
   const text = `The largest difference: “${label}” ${side === "query" ? "gets" : "gives"} ${shares.join(" and ")}.`;

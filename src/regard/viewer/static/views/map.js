@@ -43,15 +43,20 @@ async function compareLayers({ state, trace: { calls }, pause }) {
   }
 }
 
+/** @typedef {{trace: Trace, call: Call, head: number, entry: number}} Target what a map shows */
+
 class MapView {
+  /** Traces looked at beside the first, by id and entry; null while one is on its way. @type {Map<string, Trace | null>} */
+  others = new Map();
+  /** The last search, and the position it led to. @type {{text: string, at: number} | null} */
+  searched = null;
+
   constructor(root, context) {
     this.context = context;
     this.cross = null;
     this.panels = [];
     this.shown = [];
-    this.targets = new MapTargets(this);
     this.masks = new MaskReader(context.source, () => this.redraw());
-    this.search = new MapSearch(this);
     this.controls = new MapControls(this);
     this.columns = [0, 1].map(() => el("div.panel-column.map-column", el("p.panel-title"), el("div.drawing")));
     this.camera = new MapCamera({
@@ -88,19 +93,46 @@ class MapView {
     this.context.state.set({ map: Object.fromEntries(Object.entries(next).filter(([, value]) => value != null)) });
   }
 
-  /** What the first or the second map shows; null while a second trace is on its way. */
+  /** What the first or the second map shows; null while a second trace is on its way. @returns {Target | null} */
   target(at) {
-    return this.targets.of(at);
+    const { context, settings } = this;
+    const state = context.state.get();
+    const given = at === 0 ? state : { ...state, ...settings.other };
+    const own = at === 0 || !given.trace || given.trace === context.trace.id;
+    const trace = own ? context.trace : this.others.get(`${given.trace}/${given.entry ?? 0}`);
+    if (!trace) return null;
+    const call = callOf(trace, given);
+    const within = (x, most) => Math.min(Math.max(0, Math.trunc(x) || 0), most - 1);
+    return { trace, call, head: within(given.head, call.heads), entry: within(given.entry, trace.batch ?? 1) };
   }
 
   /** The same of a map that is shown. */
   shownTarget(at) {
-    return /** @type {Target} */ (this.targets.of(at));
+    return /** @type {Target} */ (this.target(at));
+  }
+
+  /** Fetch the second trace, where there is one that is not here yet. */
+  async fetchOther() {
+    const { source, state, trace, fail } = this.context;
+    const { trace: id, entry = state.get().entry ?? 0 } = this.settings.other ?? {};
+    const key = `${id}/${entry}`;
+    if (!id || id === trace.id || this.others.has(key)) return;
+    this.others.set(key, null);
+    try {
+      const path = `/api/traces/${encodeURIComponent(id)}`;
+      const first = await source.get(path); // says how many texts it has: maybe fewer than the other
+      const own = Math.min(entry, first.batch - 1);
+      this.others.set(key, own > 0 ? await source.get(path, { entry: own }) : first);
+    } catch (error) {
+      fail(error);
+      this.set({ other: null });
+    }
+    this.update();
   }
 
   update() {
     if (this.closed) return;
-    this.targets.fetchOther();
+    this.fetchOther();
     this.answerChoice.update(this.shownTarget(0).call);
     const second = Boolean(this.settings.other && this.target(1));
     this.columns[1].hidden = !second;
@@ -231,6 +263,28 @@ class MapView {
     const names = `query ${reading.row} ${query[reading.row]}, key ${reading.column} ${key[reading.column]}`;
     const value = this.contributions(0) ? number(reading.value) : exact(reading.value);
     this.context.announce(`${names}: ${value}${many}`);
+  }
+
+  /** Jump to the next key that holds these letters, or to the next query where no key does; Enter again goes on. */
+  find(text) {
+    const wanted = text.trim().toLowerCase();
+    if (!wanted) return;
+    const { key, query } = this.panels[0].sides;
+    const matches = (labels) => labels.flatMap((label, at) => (label.toLowerCase().includes(wanted) ? [at] : []));
+    const [columns, rows] = [matches(key), matches(query)];
+    const places = columns.length ? columns : rows;
+    if (!places.length) return this.context.announce(`“${text}” is not in this text`);
+    const after = this.searched?.text === wanted ? (this.searched?.at ?? -1) : -1;
+    const at = places.find((place) => place > after) ?? places[0];
+    this.searched = { text: wanted, at };
+    const place = {
+      row: rows.includes(at) ? at : (rows[0] ?? 0),
+      column: columns.includes(at) ? at : (columns[0] ?? 0),
+    };
+    this.camera.move({ x: place.column + 0.5, y: place.row + 0.5, scale: Math.max(this.camera.now.scale, 16) });
+    this.point(place);
+    const found = (columns.length ? key : query)[at];
+    this.context.announce(`${places.indexOf(at) + 1} of ${places.length}: ${found}, position ${at}`);
   }
 
   nextHead(by) {
@@ -371,7 +425,7 @@ export class MapControls {
       type: "search",
       placeholder: "Find a word …",
       "aria-label": "Find a word",
-      onkeydown: (event) => event.key === "Enter" && view.search.find(this.finder.value),
+      onkeydown: (event) => event.key === "Enter" && view.find(this.finder.value),
     });
   }
 
@@ -648,83 +702,4 @@ function around(name, from, many, tokens) {
     return el(here ? "mark" : "span", token);
   });
   return [el("h3", `${name} ${range}`), el("p.map-context", ...words.flatMap((word) => [word, " "]))];
-}
-
-export class MapSearch {
-  /** The last search, and the position it led to. @type {{text: string, at: number} | null} */
-  last = null;
-
-  /** `view` is the Map view. */
-  constructor(view) {
-    this.view = view;
-  }
-
-  /** Jump to the next key that holds these letters, or to the next query where no key does; Enter again goes on. */
-  find(text) {
-    const wanted = text.trim().toLowerCase();
-    if (!wanted) return;
-    const { view } = this;
-    const { key, query } = view.panels[0].sides;
-    const matches = (labels) => labels.flatMap((label, at) => (label.toLowerCase().includes(wanted) ? [at] : []));
-    const [columns, rows] = [matches(key), matches(query)];
-    const places = columns.length ? columns : rows;
-    if (!places.length) return view.context.announce(`“${text}” is not in this text`);
-    const before = this.last;
-    const after = before && before.text === wanted ? before.at : -1;
-    const at = places.find((place) => place > after) ?? places[0];
-    this.last = { text: wanted, at };
-    const place = {
-      row: rows.includes(at) ? at : (rows[0] ?? 0),
-      column: columns.includes(at) ? at : (columns[0] ?? 0),
-    };
-    view.camera.move({ x: place.column + 0.5, y: place.row + 0.5, scale: Math.max(view.camera.now.scale, 16) });
-    view.point(place);
-    view.context.announce(
-      `${places.indexOf(at) + 1} of ${places.length}: ${(columns.length ? key : query)[at]}, position ${at}`,
-    );
-  }
-}
-
-/** @typedef {{trace: Trace, call: Call, head: number, entry: number}} Target */
-
-export class MapTargets {
-  /** `view` is the Map view. */
-  constructor(view) {
-    this.view = view;
-    /** Traces looked at beside the first, by id and entry; null while one is on its way. @type {Map<string, Trace | null>} */
-    this.others = new Map();
-  }
-
-  /** What the first or the second map shows; null while a second trace is on its way. @returns {Target | null} */
-  of(at) {
-    const { context, settings } = this.view;
-    const state = context.state.get();
-    const given = at === 0 ? state : { ...state, ...settings.other };
-    const own = at === 0 || !given.trace || given.trace === context.trace.id;
-    const trace = own ? context.trace : this.others.get(`${given.trace}/${given.entry ?? 0}`);
-    if (!trace) return null;
-    const call = callOf(trace, given);
-    const within = (x, most) => Math.min(Math.max(0, Math.trunc(x) || 0), most - 1);
-    return { trace, call, head: within(given.head, call.heads), entry: within(given.entry, trace.batch ?? 1) };
-  }
-
-  /** Fetch the second trace, where there is one that is not here yet. */
-  async fetchOther() {
-    const { view } = this;
-    const { source, state, trace, fail } = view.context;
-    const { trace: id, entry = state.get().entry ?? 0 } = view.settings.other ?? {};
-    const key = `${id}/${entry}`;
-    if (!id || id === trace.id || this.others.has(key)) return;
-    this.others.set(key, null);
-    try {
-      const path = `/api/traces/${encodeURIComponent(id)}`;
-      const first = await source.get(path); // says how many texts it has: maybe fewer than the other
-      const own = Math.min(entry, first.batch - 1);
-      this.others.set(key, own > 0 ? await source.get(path, { entry: own }) : first);
-    } catch (error) {
-      fail(error);
-      view.set({ other: null });
-    }
-    view.update();
-  }
 }
