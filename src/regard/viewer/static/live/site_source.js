@@ -287,25 +287,18 @@ export async function translationTrace(model, title, text, signal) {
     const heads = encoder.dims[1] / layers.encoder;
     const size = heads * ids.length * ids.length;
     const weights = encoder.data.slice(layer * size, (layer + 1) * size);
-    calls.push(
-      callOf(calls, `encoder.layers.${layer}.attention`, layer, "self", heads, "source", "source", weights, sides),
-    );
+    const name = `encoder.layers.${layer}.attention`;
+    calls.push({ name, layer, kind: "self", heads, query_side: "source", key_side: "source", weights });
   }
   for (let layer = 0; layer < layers.decoder; layer++)
-    for (const [kind, name, keys] of [
+    for (const [kind, part, key_side] of [
       ["self", "self_weights", "read"],
       ["cross", "weights", "source"],
     ]) {
-      if (!steps[0][name]) continue;
-      const heads = steps[0][name].dims[1] / layers.decoder;
-      const weights = stacked(
-        steps.map((step) => step[name]),
-        layer * heads,
-        heads,
-        sides[keys].tokens.length,
-      );
-      const module = layers.decoder > 1 || kind === "self" ? `decoder.layers.${layer}.${kind}` : "decoder";
-      calls.push(callOf(calls, module, layer, kind, heads, "target", keys, weights, sides));
+      if (!steps[0][part]) continue;
+      const name = layers.decoder > 1 || kind === "self" ? `decoder.layers.${layer}.${kind}` : "decoder";
+      const looked = stacked(model, steps, part, layer, sides[key_side].tokens.length);
+      calls.push({ name, layer, kind, query_side: "target", key_side, ...looked });
     }
   return finished(model, title, text, sides, calls, 0, 0);
 }
@@ -317,7 +310,15 @@ export async function classificationTrace(model, title, text) {
   if (!result.weights) throw new Error(`${title} gives no word a weight of its own`);
   const sides = { source: labelsOf(model.source.pieces(ids)), target: labelsOf([classOf(model, result).label]) };
   const weights = result.weights.data.slice();
-  const call = callOf([], "pooling", 0, "cross", 1, "target", "source", weights, sides);
+  const call = {
+    name: "pooling",
+    layer: 0,
+    kind: "cross",
+    heads: 1,
+    query_side: "target",
+    key_side: "source",
+    weights,
+  };
   return finished(model, title, text, sides, [call], 0, 0);
 }
 
@@ -332,61 +333,41 @@ export async function generationTrace(model, title, text, count, signal) {
   const { read, steps } = await continueText(model, prompt, count, signal);
   const written = read.slice(prompt.length).map((id) => model.target.running([id]));
   const sides = { text: labelsOf([...model.target.pieces(prompt), ...written]) };
-  const calls = [];
-  for (let layer = 0; layer < model.about.layers.decoder; layer++) {
-    const heads = steps[0].self_weights.dims[1] / model.about.layers.decoder;
-    const weights = stacked(
-      steps.map((step) => step.self_weights),
-      layer * heads,
-      heads,
-      read.length,
-    );
-    calls.push(
-      callOf(calls, `decoder.layers.${layer}.attention`, layer, "self", heads, "text", "text", weights, sides),
-    );
-  }
+  const calls = Array.from({ length: model.about.layers.decoder }, (_, layer) => ({
+    ...{ name: `decoder.layers.${layer}.attention`, layer, kind: "self", query_side: "text", key_side: "text" },
+    ...stacked(model, steps, "self_weights", layer, read.length),
+  }));
   return finished(model, title, text, sides, calls, prompt.length, count);
 }
 
-/** Rows [1, maps, keys so far] of some heads as one [heads, queries, keys]; what lies ahead is 0. */
-function stacked(rows, first, heads, keys) {
-  const out = new Float32Array(heads * rows.length * keys);
-  rows.forEach(({ data, dims }, at) => {
+/** What one layer of a decoder looked at, step by step: rows [1, maps of all layers, keys so far] as one [heads, queries, keys];
+ * what lies ahead is 0.
+ */
+function stacked(model, steps, part, layer, keys) {
+  const heads = steps[0][part].dims[1] / model.about.layers.decoder;
+  const weights = new Float32Array(heads * steps.length * keys);
+  steps.forEach((step, at) => {
+    const { data, dims } = step[part];
     const width = dims[2];
-    for (let head = 0; head < heads; head++)
-      out.set(data.subarray((first + head) * width, (first + head + 1) * width), (head * rows.length + at) * keys);
+    for (let head = 0; head < heads; head++) {
+      const from = (layer * heads + head) * width;
+      weights.set(data.subarray(from, from + width), (head * steps.length + at) * keys);
+    }
   });
-  return out;
+  return { heads, weights };
 }
 
-function callOf(before, name, layer, kind, heads, query_side, key_side, weights, sides) {
-  const [queries, keys] = [sides[query_side].tokens.length, sides[key_side].tokens.length];
-  const fidelity = {
-    error: null,
-    budget: null,
-    kept: null,
-    word: "computed in this browser, not checked against the output",
-  };
-  const id = String(before.length);
-  const about = {
-    id,
-    name,
-    layer,
-    kind,
-    heads,
-    queries,
-    keys,
-    steps: [queries],
-    origin: "onnx",
-    fidelity,
-    query_side,
-    key_side,
-  };
-  return { about, weights };
+/** A call as the API describes it, beside its weights. */
+function described({ weights, ...call }, at, sides) {
+  const [queries, keys] = [call.query_side, call.key_side].map((side) => sides[side].tokens.length);
+  const word = "computed in this browser, not checked against the output";
+  const fidelity = { error: null, budget: null, kept: null, word };
+  return { about: { ...call, id: String(at), queries, keys, steps: [queries], origin: "onnx", fidelity }, weights };
 }
 
 /** {id, summary, json, arrays}: answers by path and parameters, as a single file holds them. */
-function finished(model, title, text, sides, calls, prompt, generate) {
+function finished(model, title, text, sides, made, prompt, generate) {
+  const calls = made.map((call, at) => described(call, at, sides));
   const id = `live-${Math.abs(hash(`${model.name}\n${text}\n${prompt}\n${calls[0].about.queries}`)).toString(16)}`;
   const root = `/api/traces/${id}`;
   const first = Object.values(sides)[0];
@@ -399,7 +380,7 @@ function finished(model, title, text, sides, calls, prompt, generate) {
     calls: calls.length,
     faithful: null,
   };
-  const described = {
+  const trace = {
     ...summary,
     batch: 1,
     entry: 0,
@@ -417,7 +398,7 @@ function finished(model, title, text, sides, calls, prompt, generate) {
   };
   const none = { heads: [], thresholds: {}, why: "patterns are computed by regard itself, not in the browser" };
   const json = {
-    [root]: described,
+    [root]: trace,
     [`${root}/stats?entry=0`]: { calls: calls.map((call) => statistics(call, prompt)) },
     [`${root}/patterns?entry=0`]: none,
   };
