@@ -196,7 +196,7 @@ export function legend(panel, queries, links) {
       if (found) all += panel.links.total(found);
     }
   const held = links.reduce((sum, link) => sum + link.weight, 0);
-  const share = all ? ` They hold ${Math.round((100 * held) / all)} % of the weight of the queries in panel.` : "";
+  const share = all ? ` They hold ${Math.round((100 * held) / all)} % of the weight of the queries in view.` : "";
   const notes = [
     panel.view.muted.size &&
       `The lines from and to ${hiddenNames(panel)} are not drawn; the others are drawn as without hiding.`,
