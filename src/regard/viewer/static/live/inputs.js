@@ -170,7 +170,7 @@ export async function checkSize(blob) {
 const BITS = 22; // of the filter's weights, which are whole numbers
 
 /** [height, width, 3] bytes as [size, size, 3]: rows first, then columns, rounded to bytes after each. */
-export function resized(bytes, width, height, size) {
+function resized(bytes, width, height, size) {
   const across = filters(width, size);
   const narrow = new Uint8Array(height * size * 3);
   for (let y = 0; y < height; y++)
@@ -359,7 +359,7 @@ async function decodedBy(buffer) {
 }
 
 /** y(t) = Σ_k x[k] h(t·rate − k), h a sinc under a Hann window, at the times t = n / wanted. */
-export function resample(x, rate, wanted) {
+function resample(x, rate, wanted) {
   if (rate === wanted) return x;
   const cut = Math.min(1, wanted / rate) * ROLL_OFF;
   const reach = Math.ceil(CROSSINGS / cut);

@@ -149,7 +149,7 @@ export class OnnxModel {
   }
 }
 
-export function logSoftmax(logits) {
+function logSoftmax(logits) {
   let most = -Infinity;
   for (const value of logits) most = Math.max(most, value);
   let sum = 0;
@@ -216,7 +216,7 @@ export async function translation(model, title, text, beams, signal) {
 }
 
 /** The mean of [1, maps, places] over its maps. */
-export function meanMap({ data, dims: [, maps, places] }) {
+function meanMap({ data, dims: [, maps, places] }) {
   return Array.from({ length: places }, (_, at) => {
     let sum = 0;
     for (let map = 0; map < maps; map++) sum += data[map * places + at];

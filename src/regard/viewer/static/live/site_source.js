@@ -17,7 +17,7 @@ import {
 } from "./models.js";
 
 /** `base` is the folder of about.json, traces/ and models/; `runtime()` resolves to onnxruntime-web. */
-export class SiteSource {
+class SiteSource {
   /** @type {Promise<any> | undefined} */
   starting;
   /** @type {LiveModels} */
@@ -178,10 +178,10 @@ const ANSWERS = {
     next: await nextTokens(await live.model(model), text, temperature),
   }),
 };
-export const LIVE_PATHS = Object.keys(ANSWERS);
+const LIVE_PATHS = Object.keys(ANSWERS);
 
 /** Models by name; each is fetched when it is first needed. */
-export class LiveModels {
+class LiveModels {
   /** `base` is the folder of the models; `runtime()` resolves to onnxruntime-web; `progress(name, share)` is told. */
   constructor(about, base, runtime, progress = (_name, _share) => {}) {
     this.about = about;
@@ -269,7 +269,7 @@ export class LiveModels {
 const THUMBNAIL = 32; // cells along a side
 
 /** Greedy translation, watched: the encoder's attention, the decoder's own, and its attention over the source. */
-export async function translationTrace(model, title, text, signal) {
+async function translationTrace(model, title, text, signal) {
   const ids = [...model.source.encode(text), END];
   const begun = await model.start(ids, [1, ids.length]);
   const found = await search(model, begun, { limit: limitOf(model, ids.length), beams: 1, signal });
@@ -304,7 +304,7 @@ export async function translationTrace(model, title, text, signal) {
 }
 
 /** A text and its label: how the classifier pooled the tokens. */
-export async function classificationTrace(model, title, text) {
+async function classificationTrace(model, title, text) {
   const ids = [...model.source.encode(text), END];
   const result = await model.classify(ids, [1, ids.length]);
   if (!result.weights) throw new Error(`${title} gives no word a weight of its own`);
@@ -323,7 +323,7 @@ export async function classificationTrace(model, title, text) {
 }
 
 /** The likeliest continuation of a prompt, watched. */
-export async function generationTrace(model, title, text, count, signal) {
+async function generationTrace(model, title, text, count, signal) {
   const prompt = model.target.continued(text);
   const unknown = [...text].find((symbol) => model.target.continued(symbol).includes(3));
   if (unknown) throw new Error(`this model does not know ${JSON.stringify(unknown)}; leave it out`);

@@ -23,7 +23,7 @@ export async function figureOf(shell) {
 }
 
 /** What a model read, as far as it is known. @param {Trace} trace */
-export function textOf(trace) {
+function textOf(trace) {
   if (trace.made?.text) return [trace.made.text, trace.made.second].filter(Boolean).join(" / ");
   const [first = []] = Object.values(trace.sides);
   return first.slice(0, 120).join(" ").replace(/ ##/g, "").replace(/[▁Ġ]/g, "");
@@ -107,7 +107,7 @@ const BAR = { width: 220, height: 10 };
  * @param {{width: number, height: number, draw(pen: Pen): void}} picture
  * @param {{title: string, text: string, legend: Legend | null, root: HTMLElement, palette: Palette}} words
  */
-export function framed(picture, { title, text, legend, root, palette }) {
+function framed(picture, { title, text, legend, root, palette }) {
   const colors = inks(root);
   const width = Math.max(LEAST, picture.width + 2 * EDGE);
   const lines = text ? textLines(text, Math.floor((width - 2 * EDGE) / LETTER)) : [];
@@ -216,7 +216,7 @@ export function svgOf(picture) {
 }
 
 /** A PNG blob of a picture. */
-export async function pngOf(picture) {
+async function pngOf(picture) {
   const canvas = picture.canvas ?? (picture.svg ? await painted(picture.svg) : drawn(picture));
   return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }

@@ -145,7 +145,7 @@ function showEntries(shell) {
 }
 
 /** A button that opens a list of things to do: `items` are [text, run] or [text, run, a second line]; the element has `open()`. */
-export function menu(title, items) {
+function menu(title, items) {
   const list = el("div.menu", { role: "menu", "aria-label": title, popover: "auto", "data-arrows": true });
   const button = el("button.quiet", { "aria-haspopup": "menu" }, title);
   button.popoverTargetElement = list; // the browser opens it, closes it on Escape or a click elsewhere, and says which
@@ -193,7 +193,7 @@ export function verdict({ kept, word } = {}) {
   return WORDS[String(known)] + (word ? ` (${word})` : "");
 }
 
-export function proofButton() {
+function proofButton() {
   const { button, dialog, show: say } = proofBadge("Proof");
   const holder = el("div.holder", button, dialog);
   const show = (trace, callId) => {

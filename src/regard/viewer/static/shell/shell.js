@@ -253,7 +253,7 @@ function viewOf(name) {
 }
 
 /** @returns {Context} */
-export function viewContext(shell) {
+function viewContext(shell) {
   return {
     source: shell.source,
     about: shell.about,
@@ -279,7 +279,7 @@ export function viewContext(shell) {
 }
 
 /** A link names the model and the text as well as the trace: where the trace is not here, the model reads it again. */
-export async function readLinkedText(shell) {
+async function readLinkedText(shell) {
   const { trace, model, sentence, second, generate } = shell.state.get();
   const unknown = trace != null && !shell.about.traces.some(({ id }) => id === trace);
   if (!unknown || !model || sentence == null || !shell.sentence.knows(model)) return false;
@@ -300,7 +300,7 @@ export async function readLinkedText(shell) {
 }
 
 /** What stands instead of a view that has nothing to show: why, and what to do about it; or null. @param {View} view */
-export function missingView(shell, view) {
+function missingView(shell, view) {
   if (view.needs === "trace" && !shell.trace) return noTrace(shell);
   if (view.asks && !holds(shell, view.asks)) return el("div.empty", el("p", view.unheld));
   const task = !["trace", "nothing"].includes(view.needs) && view.needs;
@@ -345,7 +345,7 @@ function holds({ source, trace, state }, part) {
 const DURATION = 180; // milliseconds
 
 /** Returns a function that shows the view now on the stage coming in; nothing moves under reduced motion. */
-export function makeViewMotion(stage) {
+function makeViewMotion(stage) {
   let origin = "50% 0";
   stage.addEventListener("pointerdown", (event) => {
     const box = stage.getBoundingClientRect();
@@ -363,7 +363,7 @@ export function makeViewMotion(stage) {
 }
 
 /** For tests and benchmarks: `regard.drawn()` is what the view drew, as numbers. */
-export function testHooks(shell) {
+function testHooks(shell) {
   return {
     state: shell.state,
     source: shell.source,

@@ -179,7 +179,7 @@ const EXPORT = {
 };
 
 /** `shows(view)` says whether a view has something to show. @returns {Step[]} */
-export function tourSteps(root, shows) {
+function tourSteps(root, shows) {
   const own = views.flatMap(({ name, tour }) => (tour && shows(name) ? [{ view: name, at: ".stage", ...tour }] : []));
   const form = root.querySelector(SENTENCE.at);
   return [...own, ...(form?.querySelector(".example") && shows(SENTENCE.view) ? [SENTENCE] : []), EXPORT];

@@ -265,7 +265,7 @@ const VERDICTS =
   "worst head. So the parts are complete. That the whole is g · o and not the effect of removing the head is another " +
   "matter: a gradient sees small changes, and Effects measures the rest.";
 
-export function contributionProof() {
+function contributionProof() {
   const { button, dialog, show: say } = proofBadge("Do the contributions add up?");
   const holder = el("span.holder", { hidden: true });
   /** @param {Answers | null} answers @param {Trace} trace @param {string | null} callId */

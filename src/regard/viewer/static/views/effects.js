@@ -203,7 +203,7 @@ class EffectsView {
 
 const AT_ONCE = 32; // heads of one request; the server answers with as many as half a second allows
 
-export class SilencedHeads {
+class SilencedHeads {
   /** `arrived()` is called when some heads have a result. @param {Context} context @param {() => void} arrived */
   constructor({ source, trace }, target, value, arrived) {
     this.source = source;

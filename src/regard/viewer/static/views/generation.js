@@ -376,7 +376,7 @@ class Generation {
 
 const PAUSE = 200; // milliseconds after the last change of the slider
 
-export class NextTokenPanel {
+class NextTokenPanel {
   /** @param {Context} context */
   constructor(context) {
     this.context = context;
@@ -451,7 +451,7 @@ export class NextTokenPanel {
 const LISTED = 10;
 
 /** The elements of the list. */
-export function strongestKeys(view, weights) {
+function strongestKeys(view, weights) {
   const signed = view.contributions.on;
   const size = (at) => (signed ? Math.abs(weights[at]) : weights[at]);
   const order = weights ? Array.from(weights.keys()).sort((a, b) => size(b) - size(a)) : [];
@@ -489,7 +489,7 @@ function promptShare(view, weights) {
 // What each key contributed to the token of a step, for the Generation view: of the steps that were looked at.
 
 /** `view` has answerChoice, call, context, active (heads), keySide, written and step. */
-export function contributed(view) {
+function contributed(view) {
   let key = "";
   /** @type {Map<string, Rows>} */
   const rows = new Map(); // one for each answer that was looked at: its row of all heads
@@ -540,7 +540,7 @@ export function contributed(view) {
  * @param {{width: number, height: number, steps: number, labels: number, now: number, weightsOf: (step: number) => Float32Array | null,
  *   palette: Palette, accent: string, signed?: boolean}} chart
  */
-export function drawChart(ctx, { width, height, steps, labels, now, weightsOf, palette, accent, signed = false }) {
+function drawChart(ctx, { width, height, steps, labels, now, weightsOf, palette, accent, signed = false }) {
   ctx.fillStyle = palette.ramp(0);
   ctx.fillRect(0, 0, width, height);
   const across = width / steps;
@@ -568,7 +568,7 @@ export function drawChart(ctx, { width, height, steps, labels, now, weightsOf, p
 }
 
 /** What stands where the model wrote nothing. */
-export function emptyGeneration(root, context) {
+function emptyGeneration(root, context) {
   const words =
     "Nothing was written in this trace: the model read its text in one pass. This view needs a model that writes.";
   const run = context.sample("generate");
@@ -602,7 +602,7 @@ export function written(trace, call, side) {
 const SPANS = 1500; // tokens of the text that are laid out; of a longer one, the last so many
 
 /** {first: the first token laid out, read: a span for each from there on, written: buttons}. */
-export function tokenTexts(view) {
+function tokenTexts(view) {
   const { labels } = view.keySide;
   const first = Math.max(0, labels.length - SPANS);
   const read = labels
@@ -623,6 +623,6 @@ function isWritten({ call, keySide, trace }, at) {
 const CHART = 120; // pixels of the chart, from top to bottom
 
 /** The largest size of some numbers. @param {Float32Array | null} weights */
-export function largestSize(weights) {
+function largestSize(weights) {
   return weights ? weights.reduce((most, weight) => Math.max(most, Math.abs(weight)), 0) : 0;
 }

@@ -1,30 +1,7 @@
 // Heads: lines between two columns of tokens, one colour per head; of one layer, or of two side by side.
-import {
-  callOf,
-  callPath,
-  fileParts,
-  gather,
-  isNumbered,
-  labelAt,
-  layerTitle,
-  ownName,
-  sideOf,
-} from "../data/tokens.js";
+import { callOf, callPath, fileParts, gather, labelAt, layerTitle, sideOf } from "../data/tokens.js";
 import { inks, onPaper } from "../draw/canvas.js";
-import {
-  answerLine,
-  barRow,
-  bounded,
-  callChoice,
-  choice,
-  counted,
-  el,
-  headButtons,
-  number,
-  signBar,
-  slider,
-  tick,
-} from "../draw/elements.js";
+import { bounded, callChoice, choice, el, headButtons, number, slider, tick } from "../draw/elements.js";
 import { AnswerChoice } from "./contributions.js";
 import {
   drawLines,
@@ -39,17 +16,7 @@ import {
   TokenPointer,
   toggled,
 } from "./heads_links.js";
-import {
-  clearButton,
-  difference,
-  hiddenNames,
-  hints,
-  legend,
-  StrongestHeads,
-  said,
-  summary,
-  WhatIfPanel,
-} from "./heads_sidebar.js";
+import { HeadsAside, hiddenNames } from "./heads_sidebar.js";
 
 /** @typedef {import("./heads_links.js").Pin} Pin */
 
@@ -363,13 +330,13 @@ class Heads {
   }
 }
 
-export const LEAST = 0.05; // of the weight
+const LEAST = 0.05; // of the weight
 
 /** `mute(name, on)` leaves "first" or "special" keys out; `compare(on)` shows a second layer; `openMaps()` two as maps.
  *
  * @param {StateStore} state
  */
-export function headsControls(state, { mute, compare, openMaps }) {
+function headsControls(state, { mute, compare, openMaps }) {
   const [callBox, otherBox] = [el("span"), el("span.other-layer", { hidden: true })];
   const comparison = tick("Compare layers", false, compare, "A second layer beside the first (c)");
   const buttons = headButtons((chosen) => state.set({ heads: chosen }));
@@ -424,7 +391,7 @@ export function headsControls(state, { mute, compare, openMaps }) {
 }
 
 /** Of a text of several sentences, a choice from which to which; returns its pairs, "0-1". @returns {string[]} */
-export function showPartChoice(box, { querySide, keySide, state, context }) {
+function showPartChoice(box, { querySide, keySide, state, context }) {
   const parts = [...new Set([...querySide.parts, ...keySide.parts])].filter((part) => part >= 0);
   if (parts.length < 2) {
     box.replaceChildren();
@@ -476,194 +443,12 @@ export function stepOther(view, by) {
 }
 
 /** The strongest of the heads that are on, in Map, beside the same head of the second layer, or of the next one. */
-export function openMaps({ trace: { calls }, call, panels, context }) {
+function openMaps({ trace: { calls }, call, panels, context }) {
   const next = panels[1]?.call ?? calls[(calls.indexOf(call) + 1) % calls.length];
   const { links } = panels[0].shown(panels[0].scene());
   const head = links.reduce((most, link) => (link.alpha > most.alpha ? link : most), { alpha: 0, head: 0 }).head;
   const other = { call: next.id, head: Math.min(head, next.heads - 1) };
   context.state.set({ view: "map", call: call.id, head, map: { other } });
-}
-
-// The words beside the Heads view while it shows contributions: what each key added to the chosen answer, or took from it.
-
-const LISTED = 8;
-
-/** The tokens that the focused ones are linked to, by the size of their contributions. */
-export function contributionSummary(panel, focus, links, bring) {
-  const side = focus[focus.length - 1].side;
-  const chosen = new Set(focus.filter((one) => one.side === side).map(({ at }) => at));
-  const opposite = side === "query" ? "key" : "query";
-  const own = side === "query" ? panel.view.querySide : panel.view.keySide;
-  const other = side === "query" ? panel.view.keySide : panel.view.querySide;
-  const sums = new Map();
-  for (const link of links) if (chosen.has(link[side])) add(sums, link[opposite], link);
-  const best = [...sums.values()].sort((a, b) => Math.abs(b.sum) - Math.abs(a.sum)).slice(0, LISTED);
-  const names = [...chosen].slice(0, 3).map((at) => `“${own.labels[at]}”`);
-  const title =
-    side === "query"
-      ? `To ${panel.view.answerChoice.name}, through ${names.join(", ")}`
-      : `To ${panel.view.answerChoice.name}, from ${names.join(", ")}`;
-  return [
-    el("div.aside-title", el("h2", title), ...clearButton(panel)),
-    el("p.quietly", `sum over ${counted(panel.active.length, "head")}; + adds to the score, − takes from it`),
-    el("div.bars", ...best.map((one) => row(panel, one, other.labels[one.at], Math.abs(best[0].sum), bring, opposite))),
-    ...(best.length ? [] : [el("p.quietly", "Nothing here contributes, or every head is off.")]),
-  ];
-}
-
-function add(sums, at, { head, weight }) {
-  const found = sums.get(at) ?? { at, sum: 0, most: 0, head: 0 };
-  found.sum += weight;
-  if (Math.abs(weight) > Math.abs(found.most)) [found.most, found.head] = [weight, head];
-  sums.set(at, found);
-}
-
-function row({ active, context: { palette } }, { at, sum, most, head }, label, largest, bring, side) {
-  const line = barRow({
-    label,
-    at,
-    weight: sum,
-    share: Math.abs(sum) / largest,
-    head: { number: head, color: palette.head(head), ink: palette.overHead(head) },
-    most: active.length > 1 ? most : null,
-    title: `token ${at}; most by head ${head}: ${number(most)}`,
-    run: () => bring({ side, at }),
-  });
-  return signBar(line, sum, palette);
-}
-
-/** A square in the colour of a sign. */
-function sign(palette, x) {
-  const square = el("span", { "aria-hidden": "true" }, "■");
-  square.style.color = palette.signed(x);
-  return square;
-}
-
-/** What is drawn where nothing is focused: the totals of this layer's heads. */
-export function contributionLegend(panel, _queries, links) {
-  const { call } = panel;
-  const { answerChoice } = panel.view;
-  const totals = answerChoice.ofCall(call)?.totals ?? [];
-  const largest = Math.max(...totals.map(Math.abs), 1e-30);
-  const { palette } = panel.context;
-  const bars = panel.active.map((head) => {
-    const line = barRow({
-      label: "head",
-      at: head,
-      weight: totals[head],
-      share: Math.abs(totals[head]) / largest,
-      title: "all its contributions added up",
-      run: () => panel.context.state.set({ heads: [head] }),
-    });
-    return signBar(line, totals[head], palette);
-  });
-  const name = isNumbered(panel.trace) ? `Layer ${call.layer}` : ownName(panel.trace, call);
-  return [
-    el("h2", `${name} to ${answerChoice.name}`),
-    el(
-      "p",
-      sign(palette, 0.7),
-      " adds to its score, ",
-      sign(palette, -0.7),
-      " takes from it. A line is as strong as its contribution; the strongest of this layer is ",
-      number(answerChoice.ofCall(call)?.peak ?? 0),
-      ".",
-    ),
-    el("p.quietly", `${links.length.toLocaleString("en")} links drawn. All contributions of each head, added up:`),
-    el("div.bars", ...bars),
-    el("p.quietly", "Click a token to keep it chosen. Effects lists the heads of all layers."),
-  ];
-}
-
-export class HeadsAside {
-  /** `view` is the Heads view. */
-  constructor(view) {
-    this.view = view;
-    this.words = el("div");
-    this.strongest = new StrongestHeads(view);
-    this.whatIf = new WhatIfPanel(view);
-    this.root = el(
-      "aside.aside",
-      { "aria-label": "What the chosen token looks at" },
-      this.words,
-      this.strongest.root,
-      this.whatIf.root,
-    );
-    this.answer = answerLine(this.root);
-    this.ending = new AbortController();
-  }
-
-  /** The state changed. */
-  update() {
-    this.listed = null;
-    this.strongest.show();
-    this.whatIf.show();
-  }
-
-  /** What the heads do, by the server's definitions: said in words where no token is chosen. */
-  async findPatterns() {
-    const { context, trace, state } = this.view;
-    const path = `/api/traces/${encodeURIComponent(trace.id)}/patterns`;
-    try {
-      const { heads } = await context.source.get(path, { entry: state.entry ?? 0 }, this.ending.signal);
-      this.view.patterns = heads;
-      this.listed = null;
-      this.view.paint();
-    } catch {
-      // A file may hold none, and a long text takes too long: the page then says nothing about patterns.
-    }
-  }
-
-  /** The words for what the panels drew; nothing where that is what is there already. */
-  list() {
-    const { view } = this;
-    const { pins, mutes, level } = view;
-    const panels = view.panels.filter((panel) => panel.last);
-    const drawn = panels.map(({ call, active, rowsKey, last: { focus, links, waiting } }) => [
-      ...[call.id, active, rowsKey, focus, links.length, waiting],
-    ]);
-    const key = JSON.stringify([pins, mutes, level, view.panels.length, drawn]);
-    if (!panels.length || key === this.listed) return;
-    this.listed = key;
-    const several = view.panels.length > 1;
-    const [title, ...rest] = panels.flatMap((panel, at) => this.wordsOf(panel, several, at === 0));
-    this.words.replaceChildren(
-      title,
-      ...(panels.length > 1 ? difference(panels) : []),
-      ...rest,
-      ...(panels[0].last?.focus.length || panels[0].rows.signed ? [] : hints()),
-    );
-    this.showAnswer();
-    const { hover } = view.pointer;
-    const [first] = panels;
-    if (hover && first.last) view.context.announce(said(first, hover, first.last.links));
-  }
-
-  /** Of one layer; beside another one its name comes first, and what is chosen is said once. */
-  wordsOf(panel, several, first) {
-    const { focus, links, rows, waiting } = panel.last;
-    const name = layerTitle(panel.trace, panel.call);
-    if (waiting && !links.length)
-      return [el("p.quietly", { role: "status" }, `Reading ${name.replace(/^Layer/, "layer")} …`)];
-    const { signed } = panel.rows;
-    if (!focus.length) return signed ? contributionLegend(panel, rows, links) : legend(panel, rows, links);
-    const bring = (label) => this.view.bring(label);
-    const [title, ...rest] = (signed ? contributionSummary : summary)(panel, focus, links, bring);
-    return several ? [...(first ? [title] : []), el("h3.layer-name", name), ...rest] : [title, ...rest];
-  }
-
-  showAnswer() {
-    const chosen = this.view.panels[0].last?.focus.length;
-    const [first] = chosen ? this.words.querySelectorAll(".finding, .barrow") : [];
-    const [word, value] = [first?.querySelector(".barlabel")?.firstChild, first?.querySelector(".value")];
-    this.answer.show(word && value ? `${word.textContent}: ${value.textContent}` : first?.textContent);
-  }
-
-  close() {
-    this.ending.abort();
-    this.strongest.close();
-    this.whatIf.close();
-  }
 }
 
 const WHOLE = 1 << 22; // weights asked for with all their digits, for a table
@@ -673,7 +458,7 @@ const TITLE = 24; // pixels above each of two layers, for its name
 const WHOLE_ROWS = 60; // tokens up to which a picture has all of them, whether or not they are in sight
 
 /** Every panel, side by side: all of a short text, and of a longer one what is in sight. */
-export function headsPicture(panels) {
+function headsPicture(panels) {
   const scenes = panels.map((panel) => {
     const rows = Math.max(panel.view.querySide.labels.length, panel.view.keySide.labels.length - panel.view.shift);
     const [whole, { clientWidth, clientHeight }] = [rows * panel.row + 2 * PAD, panel.box];
@@ -714,7 +499,7 @@ export function headsPicture(panels) {
 }
 
 /** The heads' colours, how strong lines and squares are, and what is hidden. @returns {Legend} */
-export function headsLegend(panel) {
+function headsLegend(panel) {
   const { palette } = panel.context;
   const chosen = panel.view.focus().length > 0;
   const entries = panel.active.map((head) => ({ label: `head ${head}`, color: palette.head(head) }));
@@ -733,7 +518,7 @@ export function headsLegend(panel) {
 const COLUMNS = ["layer", "head", "query", "query token", "key", "key token", "drawn", "weight"];
 
 /** The links that are drawn, and those of hidden tokens beside them, with all digits of their weights. */
-export async function headsTable(panels, signal) {
+async function headsTable(panels, signal) {
   const rows = await Promise.all(panels.map((panel) => linkRows(panel, signal)));
   return [COLUMNS, ...rows.flat()];
 }
@@ -792,7 +577,7 @@ function digits(x) {
 const CHOSEN = 4; // words
 
 /** Some words, one after another. @param {TourStage} stage */
-export async function chooseWords({ state, trace, pause }) {
+async function chooseWords({ state, trace, pause }) {
   const call = callOf(trace, state.get());
   const { labels, special } = sideOf(trace, call, "query", "token");
   const words = labels.flatMap((label, at) => (special[at] || !/\p{L}{2}/u.test(label) ? [] : [`q${at}`]));

@@ -181,7 +181,7 @@ const POWERS = { light: { all: 1, chosen: 1 / 2 }, dark: { all: 3 / 4, chosen: 1
 const LEVELS = 32; // opacities told apart, so that lines of one colour and opacity are one stroke
 
 /** Pixels of one token where `count` of them stand in a window of this height. */
-export function rowHeight(height, count) {
+function rowHeight(height, count) {
   return Math.max(LOW, Math.min(HIGH, Math.floor((height - 2 * PAD) / Math.max(1, count))));
 }
 
@@ -337,7 +337,7 @@ function mean(bucket) {
 }
 
 /** Both columns of tokens; those that the focused ones are linked to have their weights beside them, head by head. */
-export function drawTokens(ctx, scene, focus, links, pins, hover, colors) {
+function drawTokens(ctx, scene, focus, links, pins, hover, colors) {
   for (const side of ["query", "key"]) drawColumn(ctx, scene, side, focus, links, { pins, hover, colors });
 }
 
@@ -558,7 +558,7 @@ function nameOf({ side, at }) {
 }
 
 /** Each label once. @param {Pin[]} pins */
-export function unique(pins) {
+function unique(pins) {
   return [...new Map(pins.map((pin) => [nameOf(pin), pin])).values()];
 }
 
@@ -569,7 +569,7 @@ export function toggled(pins, pin) {
 }
 
 /** Pins and everything between two labels of one side. @param {Pin[]} pins @param {Pin} from @param {Pin} to */
-export function withRange(pins, from, to) {
+function withRange(pins, from, to) {
   const [a, b] = [Math.min(from.at, to.at), Math.max(from.at, to.at)];
   const range = Array.from({ length: b - a + 1 }, (_, i) => ({ side: from.side, at: a + i }));
   const names = new Set(range.map(nameOf));

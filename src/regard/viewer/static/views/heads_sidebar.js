@@ -6,19 +6,20 @@ import {
   gather,
   isNumbered,
   layerTitle,
+  ownName,
   patternMeaning,
   patternSentence,
   plain,
   unknownNote,
 } from "../data/tokens.js";
 import { STRONGEST } from "../data/weights.js";
-import { barRow, choice, counted, el, number } from "../draw/elements.js";
+import { answerLine, barRow, choice, counted, el, number, signBar } from "../draw/elements.js";
 
 const LISTED = 8;
 const RESTING = ["first", "sink"]; // patterns of heads that do nothing in particular
 
 /** The tokens the focused ones are linked to, the strongest first; `bring(label)` when one is clicked. */
-export function summary(panel, focus, links, bring) {
+function summary(panel, focus, links, bring) {
   const side = focus[focus.length - 1].side;
   const same = focus.filter((one) => one.side === side);
   const [own, other] =
@@ -55,7 +56,7 @@ function unknownWords({ querySide, keySide }) {
 }
 
 /** Unpins everything; where nothing is pinned there is none. */
-export function clearButton(panel) {
+function clearButton(panel) {
   if (!panel.view.pins.length) return [];
   const attributes = { title: "Choose no token (Esc)", onclick: () => panel.view.unpin() };
   return [el("button.quiet.clear", attributes, "Clear")];
@@ -213,7 +214,7 @@ export function legend(panel, queries, links) {
 }
 
 /** How lines are drawn, and how tokens are chosen. */
-export function hints() {
+function hints() {
   const faint = "A line is as strong as its weight, paler where many heads are on; what is too faint is not drawn.";
   const hands =
     "Click a token to choose it; drag, or click with Shift or Control, for several. Shift and the wheel move the right column.";
@@ -260,7 +261,7 @@ const LAYERS = 64; // asked at most
 const WHOLE = 2048; // queries up to which what all of them give to one key is asked
 
 /** `view` is the Heads view: its context, trace, call, sides, pins and what is hidden. */
-export class StrongestHeads {
+class StrongestHeads {
   constructor(view) {
     this.view = view;
     this.root = el("section.strongest", { "aria-label": "Strongest heads of all layers", hidden: true });
@@ -371,7 +372,7 @@ const ELSEWHERE = () => [
 ];
 
 /** A panel below the sidebar of the Heads view; `view` has context, trace, call, querySide, active and pins. */
-export class WhatIfPanel {
+class WhatIfPanel {
   constructor(view) {
     this.view = view;
     this.root = el("section.what-if", { "aria-label": "What if" });
@@ -477,5 +478,188 @@ export class WhatIfPanel {
 
   close() {
     this.running?.abort();
+  }
+}
+
+// The words beside the Heads view while it shows contributions: what each key added to the chosen answer, or took from it.
+
+/** The tokens that the focused ones are linked to, by the size of their contributions. */
+function contributionSummary(panel, focus, links, bring) {
+  const side = focus[focus.length - 1].side;
+  const chosen = new Set(focus.filter((one) => one.side === side).map(({ at }) => at));
+  const opposite = side === "query" ? "key" : "query";
+  const own = side === "query" ? panel.view.querySide : panel.view.keySide;
+  const other = side === "query" ? panel.view.keySide : panel.view.querySide;
+  const sums = new Map();
+  for (const link of links) if (chosen.has(link[side])) addTo(sums, link[opposite], link);
+  const best = [...sums.values()].sort((a, b) => Math.abs(b.sum) - Math.abs(a.sum)).slice(0, LISTED);
+  const names = [...chosen].slice(0, 3).map((at) => `“${own.labels[at]}”`);
+  const title =
+    side === "query"
+      ? `To ${panel.view.answerChoice.name}, through ${names.join(", ")}`
+      : `To ${panel.view.answerChoice.name}, from ${names.join(", ")}`;
+  return [
+    el("div.aside-title", el("h2", title), ...clearButton(panel)),
+    el("p.quietly", `sum over ${counted(panel.active.length, "head")}; + adds to the score, − takes from it`),
+    el(
+      "div.bars",
+      ...best.map((one) => contributionRow(panel, one, other.labels[one.at], Math.abs(best[0].sum), bring, opposite)),
+    ),
+    ...(best.length ? [] : [el("p.quietly", "Nothing here contributes, or every head is off.")]),
+  ];
+}
+
+function addTo(sums, at, { head, weight }) {
+  const found = sums.get(at) ?? { at, sum: 0, most: 0, head: 0 };
+  found.sum += weight;
+  if (Math.abs(weight) > Math.abs(found.most)) [found.most, found.head] = [weight, head];
+  sums.set(at, found);
+}
+
+function contributionRow({ active, context: { palette } }, { at, sum, most, head }, label, largest, bring, side) {
+  const line = barRow({
+    label,
+    at,
+    weight: sum,
+    share: Math.abs(sum) / largest,
+    head: { number: head, color: palette.head(head), ink: palette.overHead(head) },
+    most: active.length > 1 ? most : null,
+    title: `token ${at}; most by head ${head}: ${number(most)}`,
+    run: () => bring({ side, at }),
+  });
+  return signBar(line, sum, palette);
+}
+
+/** A square in the colour of a sign. */
+function signSquare(palette, x) {
+  const square = el("span", { "aria-hidden": "true" }, "■");
+  square.style.color = palette.signed(x);
+  return square;
+}
+
+/** What is drawn where nothing is focused: the totals of this layer's heads. */
+function contributionLegend(panel, _queries, links) {
+  const { call } = panel;
+  const { answerChoice } = panel.view;
+  const totals = answerChoice.ofCall(call)?.totals ?? [];
+  const largest = Math.max(...totals.map(Math.abs), 1e-30);
+  const { palette } = panel.context;
+  const bars = panel.active.map((head) => {
+    const line = barRow({
+      label: "head",
+      at: head,
+      weight: totals[head],
+      share: Math.abs(totals[head]) / largest,
+      title: "all its contributions added up",
+      run: () => panel.context.state.set({ heads: [head] }),
+    });
+    return signBar(line, totals[head], palette);
+  });
+  const name = isNumbered(panel.trace) ? `Layer ${call.layer}` : ownName(panel.trace, call);
+  return [
+    el("h2", `${name} to ${answerChoice.name}`),
+    el(
+      "p",
+      signSquare(palette, 0.7),
+      " adds to its score, ",
+      signSquare(palette, -0.7),
+      " takes from it. A line is as strong as its contribution; the strongest of this layer is ",
+      number(answerChoice.ofCall(call)?.peak ?? 0),
+      ".",
+    ),
+    el("p.quietly", `${links.length.toLocaleString("en")} links drawn. All contributions of each head, added up:`),
+    el("div.bars", ...bars),
+    el("p.quietly", "Click a token to keep it chosen. Effects lists the heads of all layers."),
+  ];
+}
+
+export class HeadsAside {
+  /** `view` is the Heads view. */
+  constructor(view) {
+    this.view = view;
+    this.words = el("div");
+    this.strongest = new StrongestHeads(view);
+    this.whatIf = new WhatIfPanel(view);
+    this.root = el(
+      "aside.aside",
+      { "aria-label": "What the chosen token looks at" },
+      this.words,
+      this.strongest.root,
+      this.whatIf.root,
+    );
+    this.answer = answerLine(this.root);
+    this.ending = new AbortController();
+  }
+
+  /** The state changed. */
+  update() {
+    this.listed = null;
+    this.strongest.show();
+    this.whatIf.show();
+  }
+
+  /** What the heads do, by the server's definitions: said in words where no token is chosen. */
+  async findPatterns() {
+    const { context, trace, state } = this.view;
+    const path = `/api/traces/${encodeURIComponent(trace.id)}/patterns`;
+    try {
+      const { heads } = await context.source.get(path, { entry: state.entry ?? 0 }, this.ending.signal);
+      this.view.patterns = heads;
+      this.listed = null;
+      this.view.paint();
+    } catch {
+      // A file may hold none, and a long text takes too long: the page then says nothing about patterns.
+    }
+  }
+
+  /** The words for what the panels drew; nothing where that is what is there already. */
+  list() {
+    const { view } = this;
+    const { pins, mutes, level } = view;
+    const panels = view.panels.filter((panel) => panel.last);
+    const drawn = panels.map(({ call, active, rowsKey, last: { focus, links, waiting } }) => [
+      ...[call.id, active, rowsKey, focus, links.length, waiting],
+    ]);
+    const key = JSON.stringify([pins, mutes, level, view.panels.length, drawn]);
+    if (!panels.length || key === this.listed) return;
+    this.listed = key;
+    const several = view.panels.length > 1;
+    const [title, ...rest] = panels.flatMap((panel, at) => this.wordsOf(panel, several, at === 0));
+    this.words.replaceChildren(
+      title,
+      ...(panels.length > 1 ? difference(panels) : []),
+      ...rest,
+      ...(panels[0].last?.focus.length || panels[0].rows.signed ? [] : hints()),
+    );
+    this.showAnswer();
+    const { hover } = view.pointer;
+    const [first] = panels;
+    if (hover && first.last) view.context.announce(said(first, hover, first.last.links));
+  }
+
+  /** Of one layer; beside another one its name comes first, and what is chosen is said once. */
+  wordsOf(panel, several, first) {
+    const { focus, links, rows, waiting } = panel.last;
+    const name = layerTitle(panel.trace, panel.call);
+    if (waiting && !links.length)
+      return [el("p.quietly", { role: "status" }, `Reading ${name.replace(/^Layer/, "layer")} …`)];
+    const { signed } = panel.rows;
+    if (!focus.length) return signed ? contributionLegend(panel, rows, links) : legend(panel, rows, links);
+    const bring = (label) => this.view.bring(label);
+    const [title, ...rest] = (signed ? contributionSummary : summary)(panel, focus, links, bring);
+    return several ? [...(first ? [title] : []), el("h3.layer-name", name), ...rest] : [title, ...rest];
+  }
+
+  showAnswer() {
+    const chosen = this.view.panels[0].last?.focus.length;
+    const [first] = chosen ? this.words.querySelectorAll(".finding, .barrow") : [];
+    const [word, value] = [first?.querySelector(".barlabel")?.firstChild, first?.querySelector(".value")];
+    this.answer.show(word && value ? `${word.textContent}: ${value.textContent}` : first?.textContent);
+  }
+
+  close() {
+    this.ending.abort();
+    this.strongest.close();
+    this.whatIf.close();
   }
 }

@@ -308,7 +308,7 @@ const KEYS = ["Kᵀ", "QKᵀ", "QKᵀ / √d", "masked", "W"]; // matrices with 
  */
 
 /** Whether the columns of a matrix are tokens. */
-export function hasTokenColumns(name) {
+function hasTokenColumns(name) {
   return KEYS.includes(name);
 }
 
@@ -366,7 +366,7 @@ function rowLayout(names, sizes, { side, top: above }, width, height) {
 }
 
 /** The cell under a place: {box, row, column}, or null. @param {Box[]} boxes */
-export function cellAt(boxes, { x, y }) {
+function cellAt(boxes, { x, y }) {
   for (const box of boxes) {
     const [column, row] = [Math.floor((x - box.x) / box.cell[0]), Math.floor((y - box.y) / box.cell[1])];
     if (row >= 0 && column >= 0 && row < box.rows && column < box.columns) return { box, row, column };
@@ -375,7 +375,7 @@ export function cellAt(boxes, { x, y }) {
 }
 
 /** What is lit in a box while a cell of another, or of itself, is pointed at: {row?, column?}, either or both. */
-export function litIn(box, { box: own, row, column }) {
+function litIn(box, { box: own, row, column }) {
   if (box.name === own.name) return { row, column };
   if (!box.role) return { row, ...(box.columns === own.columns ? { column } : {}) };
   const pair = `${own.role} ${box.role}`;
@@ -405,7 +405,7 @@ const ROOM = 90; // pixels that the title of a narrow matrix may take
  * @param {{rows: (number | null)[][], peak: number, tokens: string[], lit: {row?: number, column?: number},
  *   outlined: number[] | null, colors: Record<string, string>, palette: Palette}} matrix
  */
-export function drawMatrix(pen, box, { rows, peak, tokens, lit, outlined, colors, palette }) {
+function drawMatrix(pen, box, { rows, peak, tokens, lit, outlined, colors, palette }) {
   const [w, h] = box.cell;
   const color = RAMPS.includes(box.name) ? (x) => palette.ramp(Math.sqrt(x)) : (x) => palette.signed(x / peak);
   rows.forEach((row, r) => {
@@ -461,7 +461,7 @@ function drawColumns(pen, box, tokens, colors) {
 }
 
 /** The number that is pointed at, in words. `view` is the Inside view. */
-export function cellReading(view) {
+function cellReading(view) {
   if (!view.answer || !view.hover) {
     return "Point at a number, or tap it: its row and its column light up.";
   }

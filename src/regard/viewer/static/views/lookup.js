@@ -258,7 +258,7 @@ function selectIn(field) {
 }
 
 /** A row of the table: its cells, and bars of its energy and weight. `changed(patch)`: one of them was edited. */
-export function tableRow(row, at, { changed, removed }) {
+function tableRow(row, at, { changed, removed }) {
   const input = (name) => {
     const box = el("input", {
       type: "text",
@@ -293,7 +293,7 @@ function bar(kind) {
 }
 
 /** A bar from zero; where no number is above zero, as with negative distances, from the least: the best is the longest. */
-export function fillBar({ number, mark }, value, least, most) {
+function fillBar({ number, mark }, value, least, most) {
   number.textContent = value == null ? "—" : figure(value);
   const range = most - least || 1;
   const ground = most <= 0 ? least : 0;
@@ -349,7 +349,7 @@ function answer({ w, values }) {
 }
 
 /** z as text. */
-export const resultText = (z) => (z === null ? "—" : Array.isArray(z) ? z.map(figure).join(", ") : z);
+const resultText = (z) => (z === null ? "—" : Array.isArray(z) ? z.map(figure).join(", ") : z);
 
 // The playground's tables: what one starts from, what a link may say, and how a cell's text becomes a vector.
 
@@ -448,7 +448,7 @@ export const TABLES = {
   },
 };
 
-export const MOST_ROWS = 64;
+const MOST_ROWS = 64;
 const USUAL = { sigma: 1, temperature: 1, alpha: 1.5, slope: 0.5 };
 const LEAST = { sigma: 0.05, temperature: 0.05, alpha: 1.05, slope: 0 };
 const OWN = "relu(e)^2 / sum(relu(e)^2)";

@@ -416,7 +416,7 @@ const POOLINGS = [
   ["mean", "Mean", "a cell shows the mean of its weights"],
 ];
 
-export class MapControls {
+class MapControls {
   /** `view` is the Map view. */
   constructor(view) {
     this.view = view;
@@ -481,7 +481,7 @@ function labelled(words, buttons) {
 }
 
 /** @returns {KeyBinding[]} */
-export function mapKeys(view) {
+function mapKeys(view) {
   /** @type {[string, number, number][]} */
   const arrows = [
     ["ArrowLeft", -1, 0],
@@ -519,10 +519,10 @@ export function mapKeys(view) {
 }
 
 const AROUND = 6; // tokens of context
-export const POOLS = { max: "largest", mean: "mean" };
+const POOLS = { max: "largest", mean: "mean" };
 
 /** `look()` is {panels, titles, camera, cross, pool, shade, palette, level, coarse: why it is not by words}. */
-export class MapAside {
+class MapAside {
   /** Pixels of a weight in the overview. @type {number} */
   scale;
 

@@ -305,7 +305,7 @@ function labels(cell) {
 const LONG = 1 << 26; // weights of a trace from which its maps are fetched layer by layer
 
 /** `changed()` is called as maps arrive; `signal` ends requests. */
-export class SmallMaps {
+class SmallMaps {
   /** All maps, head after head; undefined until some are here. @type {(ArrayAnswer & {peaks: number[]}) | undefined} */
   maps;
   /** The pooling of `maps`, or of those that are on their way. @type {string} */
@@ -384,14 +384,14 @@ export class SmallMaps {
   }
 }
 
-export const STATISTICS = {
+const STATISTICS = {
   entropy: "entropy (nats)",
   confidence: "confidence",
   sink: "weight on the first",
   prompt: "weight on the prompt",
 };
 
-export class HeadDetails {
+class HeadDetails {
   /** `go(cell, view)` opens the head in another view. @param {Context} context */
   constructor(context, go) {
     this.context = context;
@@ -552,7 +552,7 @@ function figures(titles, rows) {
 const COMMON = 0.25; // of all heads: a pattern of more than these tells little of any one of them
 
 /** Gives every cell, which has `labels`, its `badges`: [{label, common}], the rarest first. */
-export function rank(cells) {
+function rank(cells) {
   const counts = new Map();
   for (const label of cells.flatMap(({ labels }) => labels)) counts.set(label, (counts.get(label) ?? 0) + 1);
   for (const cell of cells)
@@ -571,7 +571,7 @@ const LETTERS = 12; // that fit below a map
 const ACROSS = 12; // maps in a row, where they are sorted
 
 /** `cells` in order, each with call, head, canvas, caption, score and badges; `rows`: [[call, its title], …] or null. */
-export function modelPicture(cells, rows, style) {
+function modelPicture(cells, rows, style) {
   const across = rows ? Math.max(...rows.map(([call]) => call.heads)) : ACROSS;
   const top = rows?.some(([, title]) => title) ? LINE + 4 : 0;
   const texts = new Map(cells.map((cell) => [cell, [...wrapped(cell.caption), ...below(cell)]]));
@@ -618,7 +618,7 @@ function wrapped(name) {
 }
 
 /** A row for each head, in this order: its statistics, the scores of its patterns, and its labels. */
-export function modelTable(cells, order) {
+function modelTable(cells, order) {
   const statistics = Object.keys(cells[0].values);
   const patterns = Object.keys(cells.find((cell) => cell.scores)?.scores ?? {}).filter(
     (name) => !statistics.includes(name),

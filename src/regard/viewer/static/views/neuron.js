@@ -320,11 +320,11 @@ class Neuron {
 // `view` has row, the pixels of a row, and call, query, peaks, normalizer, hover, rows, key(j), querySide, keySide and context, as the view has them.
 
 const [LEAST, MOST] = [24, 36]; // pixels of a row
-export const TOP = 78; // the query and the titles stay above the rows
+const TOP = 78; // the query and the titles stay above the rows
 export const BELOW = 12; // pixels that stay free after the last row
 
 /** Pixels of a row: as many as let these rows fill the height. */
-export function rowHeight(height, rows) {
+function rowHeight(height, rows) {
   return Math.min(MOST, Math.max(LEAST, Math.floor((height - TOP - BELOW) / Math.max(1, rows))));
 }
 
@@ -354,7 +354,7 @@ export function columns(width) {
   };
 }
 
-export function drawTop(ctx, view, at, colors) {
+function drawTop(ctx, view, at, colors) {
   ctx.textBaseline = "middle";
   ctx.font = `12px ${colors.font}`;
   ctx.fillStyle = colors.soft;
@@ -385,7 +385,7 @@ export function drawTop(ctx, view, at, colors) {
   ctx.fillRect(0, TOP - 2, at.width, 1);
 }
 
-export function drawRow(ctx, view, at, row, y, colors) {
+function drawRow(ctx, view, at, row, y, colors) {
   const { row: high } = view;
   const middle = y + high / 2;
   ctx.textBaseline = "middle";
@@ -446,7 +446,7 @@ function strip(ctx, view, values, x, y, width, height, peak) {
 }
 
 /** The key or the number that is pointed at, in words; null where none is, or it is on its way. */
-export function keyReading(view) {
+function keyReading(view) {
   const { hover } = view;
   const found = hover && hover.part !== "query" ? view.key(hover.row) : null;
   if (!found) return null;

@@ -314,7 +314,7 @@ async function loaded(url) {
 }
 
 /** A button for each word. `view` is the Picture view. */
-export function wordButtons(view) {
+function wordButtons(view) {
   const { answer, call } = view;
   const { word, query } = view.settings;
   const words = answer?.words ?? (call ? Array.from({ length: view.special }, (_, i) => view.nameOf(i)) : []);
@@ -345,7 +345,7 @@ const NOTHING =
   "A trace of a vision model has one: its calls' keys are the cells of a grid.";
 
 /** The picture with its weights, and a frame around the cell that is pointed at or chosen. `view` is the Picture view. */
-export function drawPicture(view, pen, width, height) {
+function drawPicture(view, pen, width, height) {
   const { soft, accent, font } = inks(view.stage);
   const { shown } = view;
   if (!shown) {
@@ -369,7 +369,7 @@ export function drawPicture(view, pen, width, height) {
   );
 }
 
-export function captionPicture(view) {
+function captionPicture(view) {
   const { shown } = view;
   const [width, height] = [640, 480];
   const { paper, ink, font } = inks(view.stage);

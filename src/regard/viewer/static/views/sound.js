@@ -270,7 +270,7 @@ const LONGEST = 3000; // milliseconds
  *
  * @returns {Promise<{stop: () => void, sound: Promise<Blob>}>}
  */
-export async function record() {
+async function record() {
   const stream = await navigator.mediaDevices.getUserMedia({ audio: true });
   const recorder = new MediaRecorder(stream);
   const parts = [];

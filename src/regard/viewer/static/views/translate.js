@@ -361,7 +361,7 @@ export function gathered(answer, level) {
 }
 
 /** `pointed(side, list)`: words under the pointer, "source" or "target"; `pinned(side, index)`: one was clicked. */
-export class TranslationCard {
+class TranslationCard {
   /** @type {Alignment} */
   alignment;
   /** @type {ReturnType<typeof gathered>} */
@@ -537,7 +537,7 @@ const MOSTLY = 0.5;
  * @param {number[] | null | undefined} generation p_gen of each piece
  * @param {number[][]} groups the pieces of each label
  */
-export function copyShares(generation, groups) {
+function copyShares(generation, groups) {
   if (!generation) return null;
   return groups.map((group) => group.reduce((sum, piece) => sum + 1 - generation[piece], 0) / group.length);
 }
@@ -563,7 +563,7 @@ export function copySummary(table) {
 }
 
 /** The same of one piece, whichever way it was written. @param {number} generation p_gen */
-export function copySentence(generation) {
+function copySentence(generation) {
   const [written, copied] = [generation, 1 - generation].map((share) => share.toFixed(2));
   return el("p.quietly", `From the vocabulary with ${written} (p_gen), copied from the source with ${copied}.`);
 }
@@ -578,7 +578,7 @@ const NAMES = { seq2seq: "without attention", bahdanau: "Bahdanau", transformer:
 const DASHES = [[], [6, 4], [2, 3]];
 
 /** One panel per corpus, side by side. */
-export function makeCurves(host, context, curves) {
+function makeCurves(host, context, curves) {
   const corpora = [...new Set(curves.map((curve) => curve.data))];
   const translators = [...new Set(curves.map((curve) => curve.translator))];
   const color = (translator) => context.palette.head(translators.indexOf(translator));
