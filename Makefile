@@ -43,7 +43,8 @@ $(BROWSER): $(READY)
 	  || $(BIN)/playwright install chromium || echo "no Chromium here: the viewer's browser tests will be skipped"
 	@touch $@
 
-# Biome, TypeScript and openapi-typescript, by package-lock.json. The viewer itself needs none of them.
+# Biome, TypeScript, openapi-typescript and esbuild, by package-lock.json. To install or run the viewer none is needed:
+# its bundle is in the repository.
 $(NODE): $(READY) package.json package-lock.json
 	$(WITH_NODE) npm ci --ignore-scripts --no-audit --no-fund --loglevel error
 	@touch $@

@@ -28,8 +28,9 @@ from regard.viewer.data.library import Library, ModelEntry, installed_models
 from regard.viewer.export.single_file import trace_responses
 from regard.viewer.http.application import create_app
 from regard.viewer.http.in_process_client import request
-from regard.viewer.javascript_bundle import bundle
 from regard.viewer.static_files import STATIC, styles, view_names
+
+from .viewer_javascript import bundled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +41,7 @@ ROOT = Path(__file__).parent.parent
 RUNTIME = ROOT / "node_modules" / "onnxruntime-web" / "dist"
 SCRIPT, BINARY = "ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm"
 PACKED = "ort-wasm.bin"
-"""The runtime's WebAssembly, compressed here: not every host does it. A quarter of its size."""
+"""The runtime's WebAssembly, compressed here: not every host does it. A quarter of its size (live/site_source.js)."""
 SENTENCE = "The cat sat on the mat because it was tired, and the dog let it sleep."
 PROMPT = "Attention is a way to look things up. A query meets keys that carry values, and"
 TEXTS = [  # model, text, tokens to generate
@@ -53,28 +54,7 @@ TEXTS = [  # model, text, tokens to generate
 NOT_LIVE = ("phrasebook-lstmn-en",)
 """Models that the page does not run: it draws a weight of each token for itself, and an LSTMN has none."""
 INSIDE = "shakespeare-transformer", "My lord, the night is"
-"""The model and the text of the Inside view; the text is the one that the view begins with (views/inside/inside.js)."""
-BEGIN = """
-const load = async () => {
-  const ort = await import(new URL("ort/SCRIPT", document.baseURI).href);
-  ort.env.wasm.numThreads = 1; // several need headers that a static host does not send
-  const { ok, body } = await fetch(new URL("ort/PACKED", document.baseURI)).catch(() => ({}));
-  if (!ok) throw new Error("What runs the models did not arrive; reload the page");
-  ort.env.wasm.wasmBinary = await new Response(body.pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
-  return ort;
-};
-let loading = null; // once for all models
-const runtime = () => (loading ??= load().catch((error) => {
-  loading = null; // the next model tries again
-  throw error;
-}));
-const status = document.getElementById("loading");
-const progress = (name, share) => {
-  status.textContent = share < 1 ? `Loading ${name}: ${Math.round(100 * share)} %` : "";
-};
-const source = new modules["data/site_source.js"].SiteSource("data", runtime, progress);
-modules["shell/shell.js"].start(document.getElementById("regard"), source, { page: true });
-""".replace("SCRIPT", SCRIPT).replace("PACKED", PACKED)
+"""The model and the text of the Inside view; the text is the one that the view begins with (views/inside.js)."""
 PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -153,7 +133,8 @@ def write(folder: Path, *, texts: list[tuple[str, str, int]] | None = None, card
     (folder / "ort").mkdir()
     shutil.copy(RUNTIME / SCRIPT, folder / "ort" / SCRIPT)
     (folder / "ort" / PACKED).write_bytes(gzip.compress((RUNTIME / BINARY).read_bytes(), 9, mtime=0))
-    (folder / "viewer.js").write_text(bundle("shell/shell.js", "data/site_source.js") + BEGIN, encoding="utf-8")
+    (script,) = [text for path, text in bundled("live/entry.js", "viewer.js").items() if path.suffix == ".js"]
+    (folder / "viewer.js").write_text(script, encoding="utf-8")
     (folder / "viewer.css").write_text(styles() + STYLE, encoding="utf-8")
     (folder / "index.html").write_text(PAGE.replace("CARD", card), encoding="utf-8")
     shutil.copy(STATIC / "icon.svg", folder / "icon.svg")

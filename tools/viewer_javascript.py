@@ -1,5 +1,6 @@
-"""What the viewer's JavaScript takes from Python: `python -m tools.viewer_javascript` writes it, `--check` compares.
+"""What is made for and of the viewer's JavaScript: `python -m tools.viewer_javascript` writes it, `--check` compares.
 
+- static/bundle/: what ships, minified by esbuild with a source map: page.js of shell/entry.js, page.css of all sheets.
 - static/data/constants.js: numbers that both sides use.
 - types/api.d.ts: types of the HTTP API, from its OpenAPI schema (by openapi-typescript, in node_modules).
 - tests/static/expected.json: what regard computes, which tests/static/ compares the page's own computations with.
@@ -8,6 +9,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,7 +27,7 @@ from regard.viewer.data.library import Library
 from regard.viewer.data.tile import Tile
 from regard.viewer.export import map_tiles, single_file
 from regard.viewer.http.application import create_app
-from regard.viewer.static_files import STATIC
+from regard.viewer.static_files import SCRIPT, STATIC, STYLES
 
 ROOT = Path(__file__).parent.parent
 CONSTANTS = STATIC / "data" / "constants.js"
@@ -68,6 +70,30 @@ def api_types() -> str:
         command = ["node", ROOT / "node_modules" / "openapi-typescript" / "bin" / "cli.js", source, "--output", target]
         subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
         return target.read_text(encoding="utf-8")
+
+
+def bundles() -> dict[Path, str]:
+    """The bundle's files. The map names the modules, which are served."""
+    folders = ("shell", "draw", "views")
+    sheets = [path.relative_to(STATIC) for folder in folders for path in (STATIC / folder).glob("*.css")]
+    sheets.sort(key=lambda path: (folders.index(path.parts[0]), path.stem != path.parts[0], path.name))
+    styles = "".join(f'@import "./{path.as_posix()}";\n' for path in sheets)
+    return bundled("shell/entry.js", SCRIPT) | bundled("page.css", STYLES, styles)
+
+
+def bundled(entry: str, target: str, text: str | None = None) -> dict[Path, str]:
+    """What esbuild makes of a file of static/, or of `text` in its place: in a copy, where it may write."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "static"
+        shutil.copytree(STATIC, copy, ignore=shutil.ignore_patterns("bundle"))
+        if text is not None:
+            (copy / entry).write_text(text, encoding="utf-8")
+        esbuild = ["node", ROOT / "node_modules" / "esbuild" / "bin" / "esbuild", entry, f"--outfile={target}"]
+        options = ["--bundle", "--minify", "--charset=utf8", "--sourcemap=external", "--sources-content=false"]
+        script = ["--format=esm", "--target=es2022"] if entry.endswith(".js") else []
+        subprocess.run([*esbuild, *options, *script], check=True, capture_output=True, cwd=copy)
+        names = (target, f"{target}.map") if script else (target,)
+        return {STATIC / name: (copy / name).read_text(encoding="utf-8") for name in names}
 
 
 def expected() -> dict[str, Any]:
@@ -162,14 +188,16 @@ def _float16() -> dict[str, Any]:
 
 
 def main(check: bool) -> None:
-    texts = {CONSTANTS: constants(), TYPES: api_types()}
+    texts = {CONSTANTS: constants(), TYPES: api_types(), **bundles()}
     if not check:
         texts[EXPECTED] = json.dumps(expected(), separators=(",", ":")) + "\n"
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     old = [
-        path.relative_to(ROOT).as_posix() for path, text in texts.items() if path.read_text(encoding="utf-8") != text
+        path.relative_to(ROOT).as_posix()
+        for path, text in texts.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
     if old:
         sys.exit(f"out of date: {', '.join(old)}; run: python -m tools.viewer_javascript")

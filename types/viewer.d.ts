@@ -71,7 +71,7 @@ declare global {
 
   type QueryParameters = Record<string, string | number | null | undefined>;
 
-  /** Where the page gets its data (data/source.js). */
+  /** Where the page gets its data (data/sources.js). */
   interface Source {
     get(path: string, params?: QueryParameters, signal?: AbortSignal): Promise<any>;
     array(path: string, params?: QueryParameters, signal?: AbortSignal): Promise<ArrayAnswer>;

@@ -27,7 +27,7 @@ NORMALIZERS = {
 }  # fmt: skip
 PARAMETERS = {"sigma": 0.7, "temperature": 0.4, "alpha": 1.3}
 FORMULA = """async ([query, keys, values, mask, energy, normalize, parameters]) => {
-    const math = await import("/static/views/lookup/lookup_formulas.js");
+    const math = await import("/static/views/lookup_formulas.js");
     const e = math.energies(energy, query, keys, mask, parameters);
     const w = math.weights(normalize, e, parameters);
     return [w, math.average(w, values)];

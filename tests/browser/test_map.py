@@ -110,8 +110,8 @@ def test_colours_are_those_of_the_weights(page: Page, own: tuple[Server, str, st
     for row, column in ((700, 699), (705, 690), (712, 701), (700, 708)):
         colour, expected = page.evaluate(
             """async ([row, column, weight, keys]) => {
-                const { shader } = await import("/static/draw/color_scale.js");
-                const { makePalette } = await import("/static/draw/palette.js");
+                const { shader } = await import("/static/draw/colors.js");
+                const { makePalette } = await import("/static/draw/colors.js");
                 const canvas = document.querySelector(".map-column canvas");
                 const { pixel } = regard.drawn().cell(row, column);
                 const scale = canvas.width / canvas.clientWidth;

@@ -51,11 +51,11 @@ def test_state_survives_the_address(page: Page, server: Server) -> None:
         "i": "",
     }
     script = """async (odd) => {
-        const { decode, encode } = await import("/static/shell/url_state.js");
+        const { decode, encode } = await import("/static/shell/state.js");
         return decode("#" + encode(odd));
     }"""
     assert page.evaluate(script, odd) == odd
-    broken = page.evaluate("async () => (await import('/static/shell/url_state.js')).decode('#a=%E0%A4%A&b=1&&=&c')")
+    broken = page.evaluate("async () => (await import('/static/shell/state.js')).decode('#a=%E0%A4%A&b=1&&=&c')")
     assert broken["b"] == 1
 
 
@@ -318,7 +318,7 @@ def test_files_are_named_for_what_they_show(page: Page, server: Server, library:
         with page.expect_download() as waiting:
             page.get_by_role("menuitem", name="CSV").click()
         assert waiting.value.suggested_filename == f"{name}.csv"
-    script = """async (parts) => (await import("/static/shell/file_export.js")).nameOf(parts)"""
+    script = """async (parts) => (await import("/static/shell/export.js")).nameOf(parts)"""
     assert page.evaluate(script, ["../a b\u202e/\u2603:*?", "", "..", "x".ljust(300, "y")])[:12] == "regard-a-b-x"
     assert len(page.evaluate(script, ["x" * 300])) == 150
 

@@ -96,7 +96,7 @@ def test_a_saved_notebook_shows_its_data_without_a_kernel(page: Page, minilm: Se
 def test_two_views_of_one_widget_keep_apart(page: Page, server: Server) -> None:
     page.goto(server.url)
     paths = page.evaluate("""async () => {
-        const { WidgetSource } = await import("/static/data/widget_source.js");
+        const { WidgetSource } = await import("/static/data/sources.js");
         const [listeners, sent] = [new Set(), []];
         const model = {
             on: (_, hear) => listeners.add(hear),

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from regard.viewer.static_files import STATIC, files, styles, view_names
+from regard.viewer.static_files import SCRIPT, STATIC, STYLES, files, view_names
 from tools import viewer_javascript
 
 
@@ -20,10 +20,12 @@ def test_every_view_exports_itself_under_its_name() -> None:
         assert re.search(rf'^export const {name} = {{\n  name: "{name}",$', module, re.MULTILINE), path[1]
 
 
-def test_every_style_sheet_is_served_the_shells_first() -> None:
-    sheets = [STATIC / name for name in files() if name.endswith(".css")]
-    assert len(styles()) == sum(len(path.read_text()) for path in sheets) + len(sheets) - 1
-    assert styles().startswith((STATIC / "shell" / "shell.css").read_text())
+def test_what_the_bundle_is_made_of_is_served() -> None:
+    known = files()
+    assert {SCRIPT, STYLES} <= known.keys()
+    sources = json.loads((STATIC / f"{SCRIPT}.map").read_text())["sources"]
+    modules = {name for name in known if name.endswith(".js") and name != SCRIPT}
+    assert {source.removeprefix("../") for source in sources} <= modules
 
 
 def test_shared_numbers_are_current() -> None:

@@ -1,4 +1,4 @@
-"""Static files of the page: scripts, style sheets and the names of the views."""
+"""Static files of the page, and the bundle that tools/viewer_javascript.py makes of them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from functools import cache
 from pathlib import Path
 
 STATIC = Path(__file__).parent / "static"
-MEDIA_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-STYLES = "styles.css"
-"""The name under which all style sheets are served as one."""
-SCRIPT = "page.js"
-"""The name under which all modules of the page are served as one, instead of a hundred requests."""
+MEDIA_TYPES = {
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".map": "application/json",
+}
+SCRIPT, STYLES = "bundle/page.js", "bundle/page.css"
 
 
 def files() -> dict[str, Path]:
@@ -23,12 +26,13 @@ def files() -> dict[str, Path]:
     }
 
 
+def script() -> str:
+    """All modules as one: the page of a server, a single file or the site, and the widget (shell/entry.js)."""
+    return (STATIC / SCRIPT).read_text(encoding="utf-8")
+
+
 def styles() -> str:
-    """Every style sheet as one: those of the shell, of what views share, then of each view."""
-    order = ["shell", "draw", "views"]
-    sheets = [Path(name) for name in files() if name.endswith(".css")]
-    sheets.sort(key=lambda path: (order.index(path.parts[0]), path.stem != path.parts[0], path.as_posix()))
-    return "\n".join((STATIC / path).read_text(encoding="utf-8") for path in sheets)
+    return (STATIC / STYLES).read_text(encoding="utf-8")
 
 
 @cache

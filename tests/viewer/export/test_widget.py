@@ -61,5 +61,5 @@ def test_a_widget_answers_as_the_server_does() -> None:
     assert content["json"]["id"] == root.split("/")[-1]
     messages.widget.close()
     assert "a:7" not in messages.received
-    assert "export default" in messages.widget._esm
+    assert "as default}" in messages.widget._esm
     assert ".regard" in messages.widget._css

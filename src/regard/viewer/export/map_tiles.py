@@ -49,7 +49,7 @@ def _head_tiles(trace: TraceView, entry: int, call: int, head: int, size: int) -
         for band in pyramid.missing_bands(tile):
             pyramid.pool_band(band)
         array = EncodedArray.of_tile(pyramid, tile, pool, "float16")
-        # Sorted by name, as in the keys of the page (keyOf in data/source.js).
+        # Sorted by name, as in the keys of the page (keyOf in data/sources.js).
         parameters = sorted({**asdict(tile), "entry": entry, "head": head, "pool": pool}.items())
         query = "&".join(f"{name}={value}" for name, value in parameters)
         tiles[f"/api/traces/{trace.id}/calls/{call}/tile?{query}"] = array_entry(array.metadata, array.data)

@@ -20,8 +20,7 @@ from ..data.library import Library
 from ..data.trace_view import TraceView
 from ..http.application import create_app
 from ..http.in_process_client import request
-from ..javascript_bundle import bundle
-from ..static_files import STATIC, styles
+from ..static_files import STATIC, script, styles
 from .map_tiles import SIDE, array_entry, map_tiles
 from .progress_line import ProgressLine
 
@@ -33,18 +32,11 @@ if TYPE_CHECKING:
     from ...seeing import Seen
 
 SMALL = 32
-"""Cells of the Model view's small maps (views/model/model.js)."""
+"""Cells of the Model view's small maps (views/model.js)."""
 TILES = 0.8
 """The share of the time that the tiles of a long text take."""
 MOST = 1 << 28
 """Numbers of one file: half a gigabyte."""
-BEGIN = """
-modules["shell/shell.js"].start(
-  document.getElementById("regard"),
-  new modules["data/file_source.js"].FileSource(JSON.parse(document.getElementById("responses").textContent)),
-  { page: true },
-);
-"""
 
 
 def write(seen: Seen, path: str | Path, size: int = SIDE) -> None:
@@ -83,10 +75,10 @@ def trace_responses(
 
 def _html(responses: dict[str, Any], title: str) -> str:
     """The page. Its content security policy allows this script and no other, and no requests."""
-    script = bundle("shell/shell.js", "data/file_source.js") + BEGIN
-    if "</script" in script.lower():
+    code = script()
+    if "</script" in code.lower():
         raise ValueError("the page's script contains </script, which would end the script element")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     # HTML has no escapes inside a script element. JSON has one for <, with which </script would begin.
     data = json.dumps(responses, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     icon = base64.b64encode((STATIC / "icon.svg").read_bytes()).decode()
@@ -108,9 +100,9 @@ def _html(responses: dict[str, Any], title: str) -> str:
 </style>
 </head>
 <body class="regard-page">
-<div id="regard"></div>
+<div id="regard" data-source="file"></div>
 <script type="application/json" id="responses">{data}</script>
-<script type="module">{script}</script>
+<script type="module">{code}</script>
 </body>
 </html>
 """

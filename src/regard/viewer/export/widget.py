@@ -14,33 +14,11 @@ from ..data.library import Library
 from ..data.trace_view import TraceView
 from ..http.application import create_app
 from ..http.in_process_client import request
-from ..javascript_bundle import bundle
-from ..static_files import styles
+from ..static_files import script, styles
 from .single_file import trace_responses
 
 if TYPE_CHECKING:
     from ...seeing import Seen
-
-RENDER = """
-export default {
-  async render({ model, el }) {
-    const kernel = new modules["data/widget_source.js"].WidgetSource(model);
-    const saved = model.get?.("saved");
-    const source = saved && saved.json
-      ? new modules["data/saved_source.js"].SavedSource(new modules["data/file_source.js"].FileSource(saved), kernel)
-      : kernel;
-    const root = document.createElement("div");
-    root.className = "regard-widget";
-    el.append(root);
-    const end = await modules["shell/shell.js"].start(root, source, { page: false });
-    return () => {
-      end();
-      source.close();
-    };
-  },
-};
-"""
-
 
 MOST_SAVED = 1 << 21
 """Weights of a trace up to which its data is saved with the notebook."""
@@ -55,9 +33,7 @@ class Widget(anywidget.AnyWidget):
     saved = traitlets.Dict().tag(sync=True)
 
     def __init__(self, trace: TraceView) -> None:
-        self._esm = (
-            bundle("shell/shell.js", "data/widget_source.js", "data/file_source.js", "data/saved_source.js") + RENDER
-        )
+        self._esm = script()
         self._css = styles()
         weights = sum(call.heads * call.shape[-2] * call.shape[-1] for call in trace.seen) * trace.batch
         super().__init__(saved=trace_responses(trace) if weights <= MOST_SAVED else {})

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse
 
 from ... import __version__
 from ...validation_sentences import problem_sentence
-from ..javascript_bundle import page_script
 from ..limits import ClientDisconnected, RequestError
-from ..static_files import MEDIA_TYPES, SCRIPT, STYLES, files, styles
+from ..static_files import MEDIA_TYPES, SCRIPT, files
 from .guard import LOOPBACK, Guard
 from .request_computations import Jobs
-from .responses import json_response
+from .responses import _compress, json_response
 from .routes import call_routes, contribution_routes, experiment_routes, model_routes, trace_routes
 
 if TYPE_CHECKING:
@@ -72,19 +70,18 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _server_error)
 
 
-async def _index() -> Response:
-    return await _static_file("index.html")
+async def _index(request: Request) -> Response:
+    return await _static_file("index.html", request)
 
 
-async def _static_file(name: str) -> Response:
-    if name == STYLES:
-        return Response(styles(), media_type=MEDIA_TYPES[".css"], headers=NO_CACHE)
-    if name == SCRIPT:
-        return Response(page_script(), media_type=MEDIA_TYPES[".js"], headers=NO_CACHE)
+async def _static_file(name: str, request: Request) -> Response:
     path = files().get(name)
     if path is None:
         raise RequestError(404, f"the page has no file {name[:80]!r}")
-    return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], headers=NO_CACHE)
+    data, headers = _compress(path.read_bytes(), request, level=6)
+    if name == SCRIPT:
+        headers["SourceMap"] = f"{path.name}.map"
+    return Response(data, 200, headers | NO_CACHE, MEDIA_TYPES[path.suffix])
 
 
 async def _request_error(request: Request, error: Exception) -> Response:

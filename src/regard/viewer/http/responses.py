@@ -115,7 +115,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _compress(data: bytes, request: Request) -> tuple[bytes, dict[str, str]]:
+def _compress(data: bytes, request: Request, level: int = 1) -> tuple[bytes, dict[str, str]]:
     if len(data) < SMALL or "gzip" not in request.headers.get("accept-encoding", ""):
         return data, {"Vary": "Accept-Encoding"}
-    return gzip.compress(data, 1), {"Vary": "Accept-Encoding", "Content-Encoding": "gzip"}
+    return gzip.compress(data, level), {"Vary": "Accept-Encoding", "Content-Encoding": "gzip"}

@@ -3,7 +3,8 @@
 // Tiles are asked for a few at a time, what is in sight first; those that are no longer wanted are cancelled, and the
 // least recently used are forgotten.
 import { TILE_SIDE } from "./constants.js";
-import { LATER } from "./source.js";
+import { LATER } from "./sources.js";
+import { gather } from "./tokens.js";
 
 const KEPT = 160; // of a head's tiles: 256 KiB of numbers and as much of colours each
 const AT_ONCE = 4;
@@ -126,5 +127,106 @@ export class Tiles {
     this.waiting = [];
     for (const running of this.running.values()) running.abort();
     this.running.clear();
+  }
+}
+
+// Pooling: a rectangle of a matrix as fewer cells, as the server pools it (viewer/data/tile_pyramid.py).
+
+/** [height, width] cells of a rectangle, each the largest or the mean of the weights it covers; of contributions
+ * (`signed`) the one of largest size.
+ *
+ * `rowAt(i)` is row i of the matrix. Bottom and right may lie beyond the matrix of `rows` × `columns`.
+ */
+export function pooled(rowAt, rows, columns, { top, left, bottom, right, height, width, pool, signed = false }) {
+  const down = edges(top, Math.min(bottom, rows), height);
+  const across = edges(left, Math.min(right, columns), width);
+  const largest = new Float32Array(height * width);
+  const sums = new Float64Array(height * width);
+  for (let y = 0; y < height; y++)
+    for (let i = down[y]; i < down[y + 1]; i++) {
+      const row = rowAt(i);
+      for (let x = 0; x < width; x++)
+        for (let j = across[x]; j < across[x + 1]; j++) {
+          const at = y * width + x;
+          const larger = signed ? Math.abs(row[j]) > Math.abs(largest[at]) : row[j] > largest[at];
+          if (larger) largest[at] = row[j];
+          sums[at] += row[j];
+        }
+    }
+  if (pool !== "mean") return largest;
+  const covered = (at) => {
+    const [y, x] = [Math.floor(at / width), at % width];
+    return Math.max(1, (down[y + 1] - down[y]) * (across[x + 1] - across[x]));
+  };
+  return Float32Array.from(sums, (sum, at) => sum / covered(at));
+}
+
+/** Where `count` cells between `start` and `stop` begin, and where the last one ends.
+ *
+ * Cells are of a power of two where that gives as many, the last one smaller; else as even as possible.
+ */
+export function edges(start, stop, count) {
+  const length = stop - start;
+  let size = 1;
+  while (size * count < length) size *= 2;
+  const powers = Math.ceil(length / size) === count;
+  const edge = (at) => start + (powers ? Math.min(at * size, length) : Math.floor((at * length) / count));
+  return Array.from({ length: count + 1 }, (_, at) => edge(at));
+}
+
+// Tiles between words instead of tokens: the weights of a short text are fetched once, gathered, and pooled here.
+
+/** Answers as `Tiles` does. `sides` are those of tokens.js, between words; `call` counts them. */
+export class WordTiles {
+  constructor(source, path, call, { head, pool, ...params }, sides, changed) {
+    this.call = { queries: sides.query.labels.length, keys: sides.key.labels.length };
+    this.pool = pool;
+    this.sides = sides;
+    this.changed = changed;
+    this.top = levelAt(TILE_SIDE / Math.max(this.call.queries, this.call.keys));
+    this.kept = new Map();
+    this.control = new AbortController();
+    this.pending = 1;
+    this.computed = 0;
+    this.why = "";
+    this.signed = path.endsWith("/contributions");
+    this.fetch(source, this.signed ? path : `${path}/weights`, { heads: head, ...params }, call.keys);
+  }
+
+  async fetch(source, path, params, keys) {
+    try {
+      const { data } = await source.array(path, params, this.control.signal);
+      const row = (i) => data.subarray(i * keys, (i + 1) * keys);
+      this.rows = this.sides.query.groups.map((group) => gather(group.map(row), this.sides.key.groups, this.signed));
+      this.computed = 1;
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      this.why = error.message;
+    }
+    this.pending = 0;
+    this.changed();
+  }
+
+  find(level, row, column) {
+    const name = `${level}/${row}/${column}`;
+    if (this.rows && !this.kept.has(name)) this.kept.set(name, this.pooled(level, row, column));
+    return this.kept.get(name);
+  }
+
+  pooled(level, row, column) {
+    const { queries, keys } = this.call;
+    const window = bounds(level, row, column, queries, keys);
+    const data = pooled((i) => this.rows[i], queries, keys, { ...window, pool: this.pool, signed: this.signed });
+    return { level, row, column, data, height: window.height, width: window.width, computed: 1 };
+  }
+
+  want() {}
+
+  failed() {
+    return this.why;
+  }
+
+  close() {
+    this.control.abort();
   }
 }

@@ -1,5 +1,5 @@
 // A canvas that fills its host: sharp, drawn at most once a frame, drawn again when the host's size changes.
-import { el } from "./dom.js";
+import { el } from "./elements.js";
 
 /** `draw(pen, width, height)`; `ask()` asks for the next frame. */
 export function makeBoard(host, attributes, draw) {
@@ -121,4 +121,57 @@ export function onPaper(width, height, paper, draw) {
       draw(pen);
     },
   };
+}
+
+/** `layers` canvases, one over the other; `draw()` is called before the next frame where they must be drawn anew.
+ *
+ * @param {{label: string, layers?: number, draw: () => void, scrolled: () => void}} options
+ */
+export function scrollingCanvas({ label, layers = 1, draw, scrolled }) {
+  const paint = painter(draw);
+  const canvases = Array.from({ length: layers }, () => el("canvas"));
+  const spacer = el("div.spacer"); // as high as the whole list
+  const pane = el("div.pane", ...canvases);
+  const attributes = { tabIndex: 0, role: "application", "aria-label": label, onscroll: scrolled };
+  const box = el("div.drawing.scrolling", attributes, pane, spacer);
+  const observer = new ResizeObserver(() => paint());
+  observer.observe(box);
+  const close = () => {
+    paint.cancel();
+    observer.disconnect();
+  };
+  return { box, pane, canvases, spacer, paint, close };
+}
+
+/** @param {Pen} pen @param {number[][]} points */
+export function polyline(pen, points) {
+  pen.beginPath();
+  points.forEach(([x, y], i) => (i ? pen.lineTo(x, y) : pen.moveTo(x, y)));
+  pen.stroke();
+}
+
+/** Round numbers from one to another, about five of them. @param {number} from @param {number} to */
+export function ticks(from, to) {
+  const step = roundStep((to - from) / 5);
+  const first = Math.ceil(from / step);
+  return Array.from({ length: Math.floor(to / step) - first + 1 }, (_, i) =>
+    Number(((first + i) * step).toPrecision(12)),
+  );
+}
+
+/** The smallest of 1, 2, 5, 10, 20, 50 … (and 0.5, 0.2 …) that is at least `least`. @param {number} least */
+export function roundStep(least) {
+  const power = 10 ** Math.floor(Math.log10(least));
+  return [1, 2, 5].map((x) => x * power).find((x) => x >= least) ?? 10 * power;
+}
+
+/** Text in lines of about so many letters. */
+export function textLines(text, most) {
+  const all = [""];
+  for (const word of text.split(" ")) {
+    const longer = all[all.length - 1] ? `${all[all.length - 1]} ${word}` : word;
+    if (longer.length <= most || longer === word) all[all.length - 1] = longer;
+    else all.push(word);
+  }
+  return all;
 }

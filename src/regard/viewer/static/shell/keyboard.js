@@ -1,6 +1,7 @@
 // Every shortcut, in one place: who has which key, and the list that "?" opens.
-import { terms } from "../data/pattern_sentences.js";
-import { el } from "../draw/dom.js";
+import { terms } from "../data/tokens.js";
+import { el } from "../draw/elements.js";
+import { keyOfView, views } from "../views/index.js";
 
 const TYPING = new Set(["INPUT", "TEXTAREA", "SELECT"]);
 
@@ -18,11 +19,11 @@ export function makeKeyboard(scope, root) {
       el("h2", { tabIndex: -1, autofocus: true }, "Keyboard"), // the focus, or the dialog opens scrolled to its button
       ...[...groups].flatMap(([title, bindings]) => {
         const rows = bindings.filter((binding) => binding.text);
-        return rows.length ? [el("h3", {}, title), el("dl", {}, ...rows.flatMap(entry))] : [];
+        return rows.length ? [el("h3", title), el("dl", ...rows.flatMap(entry))] : [];
       }),
-      el("h3", {}, "Terms: what a head does"),
-      el("dl.terms", {}, ...terms().flatMap(([name, meaning]) => [el("dt", {}, name), el("dd", {}, meaning)])),
-      el("button", { type: "button", onclick: () => dialog.close() }, "Close"),
+      el("h3", "Terms: what a head does"),
+      el("dl.terms", ...terms().flatMap(([name, meaning]) => [el("dt", name), el("dd", meaning)])),
+      el("button", { onclick: () => dialog.close() }, "Close"),
     );
     dialog.showModal();
     dialog.scrollTop = 0;
@@ -71,5 +72,38 @@ const NAMES = { ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight: 
 
 function entry(binding) {
   const key = binding.shown ?? NAMES[binding.key] ?? binding.key;
-  return [el("dt", {}, el("kbd", {}, binding.shift ? `Shift ${key}` : key)), el("dd", {}, binding.text)];
+  return [el("dt", el("kbd", binding.shift ? `Shift ${key}` : key)), el("dd", binding.text)];
+}
+
+/** @returns {KeyBinding[]} */
+export function pageShortcuts(shell) {
+  const digits = views.map((view, at) => ({
+    key: keyOfView(at),
+    text: view.title,
+    run: () => shell.state.set({ view: view.name }),
+  }));
+  return [
+    ...digits,
+    {
+      key: "w",
+      text: "words or tokens",
+      run: () => shell.state.set({ level: shell.level === "word" ? null : "word" }),
+    },
+    { key: "t", text: "light, dark, or as the system", run: () => shell.theme.next() },
+    { key: "r", text: "another text", run: () => shell.reading.open() },
+    { key: "/", text: "type a sentence", run: () => shell.sentence.focus() },
+    { key: "e", text: "export", run: () => shell.parts.exportMenu.open() },
+    { key: "b", text: "large type, for a lecture hall", run: () => shell.present() },
+    { key: "?", text: "this list", run: () => shell.keyboard.help() },
+  ];
+}
+
+/** The arrow keys go from tab to tab. @param {HTMLElement[]} tabs */
+export function rove(tabs, event) {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (!step) return;
+  event.preventDefault();
+  const at = (tabs.indexOf(event.target) + step + tabs.length) % tabs.length;
+  tabs[at].focus();
+  tabs[at].click();
 }

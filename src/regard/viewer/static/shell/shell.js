@@ -1,27 +1,15 @@
 // The shell: tabs, the trace that is looked at, its proof, and one view at a time. What a view is: types/viewer.d.ts (View).
-import { el } from "../draw/dom.js";
-import { makePalette } from "../draw/palette.js";
+import { callOf, callPath } from "../data/tokens.js";
+import { makePalette } from "../draw/colors.js";
+import { el } from "../draw/elements.js";
 import { views } from "../views/index.js";
-import { showBar, showTheme } from "./bar.js";
-import { copyLink, exportView } from "./figure_export.js";
-import { makeKeyboard } from "./keyboard.js";
-import { readLinkedText } from "./linked_text.js";
-import { makeAnnouncer } from "./live_region.js";
-import { missingView } from "./missing_view.js";
-import { makeNotice } from "./notice.js";
-import { pageLayout } from "./page_layout.js";
-import { pageShortcuts } from "./page_shortcuts.js";
-import { readDialog } from "./read_dialog.js";
-import { runStatus } from "./run_status.js";
-import { sentenceForm } from "./sentence_form.js";
-import { watchServer } from "./server_watch.js";
-import { testHooks } from "./test_hooks.js";
-import { makeTheme } from "./theme.js";
+import { figureOf, linkOf, svgOf } from "./export.js";
+import { makeKeyboard, pageShortcuts } from "./keyboard.js";
+import { pageLayout, showBar, showTheme } from "./layout.js";
+import { makeAnnouncer, makeNotice, runStatus, watchServer } from "./messages.js";
+import { readDialog, sentenceForm } from "./sentences.js";
+import { makeState, makeTheme, ofTrace, wordToPin } from "./state.js";
 import { firstUse, makeTour } from "./tour.js";
-import { ofTrace, wordToPin } from "./trace_state.js";
-import { makeState } from "./url_state.js";
-import { viewContext } from "./view_context.js";
-import { makeViewMotion } from "./view_motion.js";
 
 /** Draw the viewer into `root`; returns a function that ends it. `page`: the address and all keys are ours. */
 export async function start(root, source, { page = false } = {}) {
@@ -231,10 +219,10 @@ class Shell {
     if (error.name === "AbortError") return;
     const close = el(
       "button.quiet",
-      { type: "button", "aria-label": "Close this message", onclick: () => (this.parts.alert.hidden = true) },
+      { "aria-label": "Close this message", onclick: () => (this.parts.alert.hidden = true) },
       "×",
     );
-    this.parts.alert.replaceChildren(el("span", {}, error.message), close);
+    this.parts.alert.replaceChildren(el("span", error.message), close);
     this.parts.alert.hidden = false;
   }
 
@@ -246,25 +234,15 @@ class Shell {
     this.view?.update(this.state.get());
   }
 
-  export(kind, asShown = false) {
-    return exportView(this, kind, asShown);
-  }
-
-  copyLink(withToken = false) {
-    return copyLink(this, withToken);
-  }
-
   close() {
     this.server?.close();
     this.runs.close();
-    this.notice.close();
     this.generation += 1;
     this.view?.destroy();
     this.stop();
     this.state.close();
     this.theme.close();
     this.keyboard.close();
-    this.announce.close();
     this.source.close?.();
     this.root.replaceChildren();
   }
@@ -272,4 +250,139 @@ class Shell {
 
 function viewOf(name) {
   return views.find((view) => view.name === name);
+}
+
+/** @returns {Context} */
+function viewContext(shell) {
+  return {
+    source: shell.source,
+    about: shell.about,
+    trace: /** @type {Trace} */ (shell.trace), // views that need none ask before they use it
+    state: shell.state,
+    get theme() {
+      return shell.theme.shown;
+    },
+    get level() {
+      return shell.level;
+    },
+    get palette() {
+      return shell.palettes[shell.theme.shown];
+    },
+    headViews: views.filter((view) => view.showsHead),
+    announce: shell.announce,
+    read: shell.reading.possible ? () => shell.reading.open() : null,
+    open: (id) => shell.added(id),
+    sample: (task) => shell.sentence.sample(task),
+    text: () => shell.sentence.text(),
+    fail: (error) => shell.fail(error),
+  };
+}
+
+/** A link names the model and the text as well as the trace: where the trace is not here, the model reads it again. */
+async function readLinkedText(shell) {
+  const { trace, model, sentence, second, generate } = shell.state.get();
+  const unknown = trace != null && !shell.about.traces.some(({ id }) => id === trace);
+  if (!unknown || !model || sentence == null || !shell.sentence.knows(model)) return false;
+  shell.parts.stage.replaceChildren(el("div.empty", el("p", `${model} reads the text of the link …`)));
+  try {
+    const body = { model, text: sentence, ...(second ? { second } : {}), ...(generate ? { generate } : {}) };
+    const { id } = await shell.source.post("/api/traces", body);
+    shell.about = await shell.source.get("/api/about");
+    shell.listTraces();
+    if (id === trace) shell.mounting = shell.mount();
+    else shell.state.set({ trace: id });
+    await shell.mounting;
+    return true;
+  } catch (error) {
+    shell.fail(error);
+    return false;
+  }
+}
+
+/** What stands instead of a view that has nothing to show: why, and what to do about it; or null. @param {View} view */
+function missingView(shell, view) {
+  if (view.needs === "trace" && !shell.trace) return noTrace(shell);
+  if (view.asks && !holds(shell, view.asks)) return el("div.empty", el("p", view.unheld));
+  const task = !["trace", "nothing"].includes(view.needs) && view.needs;
+  if (!task || shell.about.models.some((model) => model.task === task)) return null;
+  const words = view.without ?? `No model for this is here: ${view.title} needs one that can “${task}”.`;
+  const file = shell.source.holds && "A single file runs no model. Those that ship are shown by: regard view.";
+  return el("div.empty", el("p", file || words));
+}
+
+const LISTED = 4; // traces that are offered instead
+
+function noTrace(shell) {
+  const { model, sentence } = shell.state.get();
+  const id = shell.traceId();
+  const unknown = id != null && !shell.listed(id); // a link led to a trace that is not here
+  const what = model && sentence ? `${model} reading “${sentence}”` : "a trace";
+  const words = unknown
+    ? `This link is to ${what}, which is not here: it was made on another computer, or before the server was restarted.`
+    : "There is nothing to look at yet. A trace is what a model attended to while it read or wrote a text.";
+  const help = model && sentence && unknown ? `To see it, install the model ${model} where this server runs.` : "";
+  const python = "In Python: with regard.watch(model) as seen: model(…), then seen.show() or seen.save(folder).";
+  const others = shell.about.traces.slice(0, LISTED);
+  return el(
+    "div.empty",
+    el("p", words),
+    help ? el("p", help) : null,
+    ...others.map(({ id, title }) => el("p", el("button", { onclick: () => shell.pick(id) }, title))),
+    shell.reading.possible
+      ? el("button.primary", { onclick: () => shell.sentence.focus() }, "Type a sentence")
+      : el("p", python),
+  );
+}
+
+/** Whether the source can answer this part of the call that is looked at; all but a file can answer everything. */
+function holds({ source, trace, state }, part) {
+  const path = callPath(trace, callOf(trace, state.get()));
+  return source.holds?.(`${path}/${part}`) ?? true;
+}
+
+// Motion between views: a view grows out of the place that was pressed to open it, such as the small map of a head.
+
+const DURATION = 180; // milliseconds
+
+/** Returns a function that shows the view now on the stage coming in; nothing moves under reduced motion. */
+function makeViewMotion(stage) {
+  let origin = "50% 0";
+  stage.addEventListener("pointerdown", (event) => {
+    const box = stage.getBoundingClientRect();
+    origin = `${event.clientX - box.left}px ${event.clientY - box.top}px`;
+  });
+  return () => {
+    if (window.matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+    stage.style.transformOrigin = origin;
+    stage.animate([{ opacity: 0, transform: "scale(0.96)" }, { opacity: 1 }], {
+      duration: DURATION,
+      easing: "ease-out",
+    });
+    origin = "50% 0"; // the next one may be opened by its tab
+  };
+}
+
+/** For tests and benchmarks: `regard.drawn()` is what the view drew, as numbers. */
+function testHooks(shell) {
+  return {
+    state: shell.state,
+    source: shell.source,
+    views: views.map((view) => view.name),
+    drawn: () => shell.view?.drawn?.() ?? null,
+    picture: async () => svgOf(await shell.view?.picture?.()),
+    figure: () => shell.theme.onWhite(async () => svgOf(await figureOf(shell))),
+    link: () => linkOf(shell),
+    table: () => shell.view?.table?.(),
+    /** Milliseconds between the frames of the next so many. */
+    frames: (count) =>
+      new Promise((resolve) => {
+        const times = [];
+        const step = (now) => {
+          times.push(now);
+          if (times.length <= count) requestAnimationFrame(step);
+          else resolve(times.slice(1).map((time, at) => time - times[at]));
+        };
+        requestAnimationFrame(step);
+      }),
+  };
 }

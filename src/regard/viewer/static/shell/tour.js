@@ -1,7 +1,9 @@
 // The tour: a card beside each thing worth knowing, while the page shows it. The page stays usable under it: who presses
 // something goes on alone, and the card waits.
-import { el } from "../draw/dom.js";
-import { tourSteps } from "./tour_steps.js";
+
+import { el } from "../draw/elements.js";
+import { views } from "../views/index.js";
+import { keep, kept } from "./state.js";
 
 const KEY = "regard-tour";
 const LINGER = 400; // milliseconds that the offer stays after the first press
@@ -15,7 +17,7 @@ export function makeTour(page) {
   let marked = null;
   /** @type {State} */
   let before = {};
-  /** @type {import("./tour_steps.js").Step[]} */
+  /** @type {Step[]} */
   let steps = [];
   /** @type {HTMLElement | null} */
   let offered = null;
@@ -42,7 +44,7 @@ export function makeTour(page) {
   /** A line above `node` that asks who comes the first time; it covers nothing and takes no focus. */
   function offer(node) {
     const decline = () => {
-      remember();
+      keep(KEY, "done");
       offered?.remove();
       root.querySelector(".stage").focus();
     };
@@ -51,12 +53,11 @@ export function makeTour(page) {
       { "aria-label": "Offer of a tour", onkeydown: (event) => event.key === "Escape" && decline() },
       el(
         "span",
-        {},
-        el("span.about-page", {}, "Lines show which words a model looks at. "),
+        el("span.about-page", "Lines show which words a model looks at. "),
         "New here? In half a minute the page shows what it can do.",
       ),
-      el("button", { type: "button", onclick: start }, "Take the tour"),
-      el("button.quiet", { type: "button", onclick: decline }, "No, thanks"),
+      el("button", { onclick: start }, "Take the tour"),
+      el("button.quiet", { onclick: decline }, "No, thanks"),
     );
     node.before(offered);
     root.addEventListener("pointerup", pass, true);
@@ -66,7 +67,7 @@ export function makeTour(page) {
   function pass(event) {
     if (offered?.contains(event.target)) return;
     root.removeEventListener("pointerup", pass, true);
-    remember();
+    keep(KEY, "done");
     setTimeout(() => offered?.remove(), LINGER); // after a double click: what is pressed must not move away
   }
 
@@ -83,7 +84,7 @@ export function makeTour(page) {
     acting.abort();
     card.hidden = true;
     marked?.classList.remove("toured");
-    remember();
+    keep(KEY, "done");
     state.set({ ...Object.fromEntries(Object.keys(state.get()).map((key) => [key, null])), ...before });
     root.querySelector(".stage").focus();
   }
@@ -94,16 +95,15 @@ export function makeTour(page) {
     const { view, title, text } = steps[at];
     if (view) state.set({ view });
     const last = at === steps.length - 1;
-    const next = el("button.primary", { type: "button", onclick: () => go(at + 1) }, last ? "Done" : "Next");
+    const next = el("button.primary", { onclick: () => go(at + 1) }, last ? "Done" : "Next");
     card.replaceChildren(
-      el("h2", {}, title),
-      el("p", {}, text),
+      el("h2", title),
+      el("p", text),
       el(
         "div.buttons",
-        {},
-        el("span.quietly", {}, `${at + 1} of ${steps.length}`),
-        el("button.quiet", { type: "button", hidden: last, onclick: end }, "Skip"),
-        el("button", { type: "button", disabled: at === 0, onclick: () => go(at - 1) }, "Back"),
+        el("span.quietly", `${at + 1} of ${steps.length}`),
+        el("button.quiet", { hidden: last, onclick: end }, "Skip"),
+        el("button", { disabled: at === 0, onclick: () => go(at - 1) }, "Back"),
         next,
       ),
     );
@@ -155,19 +155,46 @@ export function makeTour(page) {
   return { offer, start };
 }
 
-/** Whether this browser has not seen it. A link to something asks for that, not for a tour. */
 export function firstUse() {
-  try {
-    return !location.hash && !localStorage.getItem(KEY);
-  } catch {
-    return false; // where nothing can be kept, it would come every time
-  }
+  return !location.hash && kept(KEY) === null; // where nothing can be kept, it would come every time
 }
 
-function remember() {
-  try {
-    localStorage.setItem(KEY, "done");
-  } catch {
-    // Nothing can be kept here; firstUse() is false there anyway.
+// The steps of the tour: those of the views that have one, then two about the page. Each does what it is about.
+
+/** @typedef {{view?: string, at: string, title: string, text: string, act?(stage: TourStage): Promise<void>}} Step */
+
+/** @type {Step} */
+const SENTENCE = {
+  view: "heads",
+  at: ".sentence-form",
+  title: "A sentence of your own",
+  text: "The page types a sentence and a model reads it. Type your own here at any time; the buttons choose the model.",
+  act: typeSentence,
+};
+/** @type {Step} */
+const EXPORT = {
+  at: ".tools",
+  title: "Take it along",
+  text: "Export saves what you see as SVG, PNG or CSV, or copies a link that restores it. The key ? lists every shortcut.",
+};
+
+/** `shows(view)` says whether a view has something to show. @returns {Step[]} */
+function tourSteps(root, shows) {
+  const own = views.flatMap(({ name, tour }) => (tour && shows(name) ? [{ view: name, at: ".stage", ...tour }] : []));
+  const form = root.querySelector(SENTENCE.at);
+  return [...own, ...(form?.querySelector(".example") && shows(SENTENCE.view) ? [SENTENCE] : []), EXPORT];
+}
+
+/** The last example, letter by letter, and the button that runs it. @param {TourStage} stage */
+async function typeSentence({ root, pause }) {
+  const form = /** @type {HTMLElement} */ (root.querySelector(SENTENCE.at));
+  const input = /** @type {HTMLInputElement} */ (form.querySelector("input[type=text]"));
+  const example = /** @type {HTMLElement} */ ([...form.querySelectorAll(".example")].at(-1));
+  const text = example.title;
+  for (let count = 1; count <= text.length; count++) {
+    input.value = text.slice(0, count);
+    await pause(25);
   }
+  await pause(500);
+  example.click();
 }

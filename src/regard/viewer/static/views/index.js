@@ -1,17 +1,17 @@
 // The table of views, in the order of their tabs: keys 1 to 9, 0, then the first letter. Each describes itself in its own module;
 // tabs, keys, the tour and the server's list (static_files.py) come from here.
-import { effects } from "./effects/effects.js";
-import { generation } from "./generation/generation.js";
-import { heads } from "./heads/heads.js";
-import { inside } from "./inside/inside.js";
-import { lookup } from "./lookup/lookup.js";
-import { map } from "./map/map.js";
-import { model } from "./model/model.js";
-import { neuron } from "./neuron/neuron.js";
-import { picture } from "./picture/picture.js";
+import { effects } from "./effects.js";
+import { generation } from "./generation.js";
+import { heads } from "./heads.js";
+import { inside } from "./inside.js";
+import { lookup } from "./lookup.js";
+import { map } from "./map.js";
+import { model } from "./model.js";
+import { neuron } from "./neuron.js";
+import { picture } from "./picture.js";
 import { read } from "./read.js";
 import { sound } from "./sound.js";
-import { translate } from "./translate/translate.js";
+import { translate } from "./translate.js";
 
 /** @type {View[]} */
 export const views = [lookup, translate, heads, model, neuron, map, generation, picture, sound, read, inside, effects];

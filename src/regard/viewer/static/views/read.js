@@ -1,11 +1,10 @@
 // Read: a text named by classifiers, each word shaded by the weight it got: learned weights, and TF-IDF's beside them.
 
 import { plain } from "../data/tokens.js";
+import { drawFlow, shade } from "../draw/alignments.js";
 import { context2d, inks, onPaper } from "../draw/canvas.js";
-import { el, tick } from "../draw/dom.js";
-import { number } from "../draw/numbers.js";
-import { drawFlow, shade } from "../draw/token_flow.js";
-import { labelContributions } from "./contributions/label_contributions.js";
+import { el, number, shareRow, tick } from "../draw/elements.js";
+import { labelContributions } from "./contributions.js";
 
 const EXAMPLE = "The soup was not bad, but I would not call the waiter friendly.";
 const KINDS = [
@@ -57,7 +56,6 @@ class Read {
       this.input,
       el(
         "div.controls.inline",
-        {},
         el("button.primary", { type: "submit" }, "Classify"),
         ...this.ticks.map(([, field]) => field),
       ),
@@ -69,7 +67,7 @@ class Read {
       }
     });
     this.cards = el("div.cards");
-    root.append(el("div.drawing.plain", {}, form, this.status, this.cards));
+    root.append(el("div.drawing.plain", form, this.status, this.cards));
     this.update(context.state.get());
   }
 
@@ -122,11 +120,7 @@ class Read {
   }
 
   card(result) {
-    const bars = Object.entries(result.probabilities).map(([label, share]) => {
-      const fill = el("span.barfill");
-      fill.style.width = `${100 * share}%`;
-      return el("div.barrow", {}, fill, el("span.barlabel", {}, label), el("span.value", {}, number(share)));
-    });
+    const bars = Object.entries(result.probabilities).map(([label, share]) => shareRow(label, share));
     const texts = KINDS.filter(([kind]) => result[kind]).flatMap(([kind, title]) => {
       const amounts = shades(result[kind]);
       const spans = result.words.map((word, at) => {
@@ -134,15 +128,15 @@ class Read {
         shade(span, amounts[at], this.context.palette);
         return span;
       });
-      return [el("h3.quietly", {}, title), el("div.tokens", { "data-kind": kind }, ...spans), scale(result[kind])];
+      return [el("h3.quietly", title), el("div.tokens", { "data-kind": kind }, ...spans), scale(result[kind])];
     });
     const contributions = labelContributions(this.context, result);
-    const none = result.weights ? [] : [el("p.quietly", {}, "This model gives no word a weight of its own.")];
+    const none = result.weights ? [] : [el("p.quietly", "This model gives no word a weight of its own.")];
     return el(
       "section.card",
       { "aria-label": result.title },
-      el("h2", {}, el("span.quietly", {}, `${result.title}: `), result.label),
-      el("div.bars", {}, ...bars),
+      el("h2", el("span.quietly", `${result.title}: `), result.label),
+      el("div.bars", ...bars),
       ...none,
       ...texts,
       ...contributions,
@@ -241,5 +235,5 @@ function shades(weights) {
 }
 
 function scale(weights) {
-  return el("p.quietly.small", {}, `Colours from 0 to ${number(weights.reduce((a, b) => Math.max(a, b), 0))}.`);
+  return el("p.quietly.small", `Colours from 0 to ${number(weights.reduce((a, b) => Math.max(a, b), 0))}.`);
 }

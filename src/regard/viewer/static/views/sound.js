@@ -2,12 +2,9 @@
 //
 // POST /api/listen answers {label, probabilities: {label: share}, seconds, waveform: [[least, most], …] evenly over
 // the time, weights: evenly over the time, spelled?: [{letter, weights}]}. Weights are empty or null where there are none.
-import { record } from "../data/microphone.js";
-import { samplesOf } from "../data/samples.js";
+import { samplesOf } from "../data/sources.js";
 import { inks, makeBoard, onPaper, place } from "../draw/canvas.js";
-import { el } from "../draw/dom.js";
-import { makeDrop } from "../draw/file_drop.js";
-import { exact, number } from "../draw/numbers.js";
+import { el, exact, makeDrop, number, shareCells } from "../draw/elements.js";
 
 /** @type {View} */
 export const sound = {
@@ -45,19 +42,15 @@ class SoundView {
       taken: (file) => this.listen(file),
       failed: context.fail,
     });
-    this.play = el("button", { type: "button", hidden: true, onclick: () => this.toggle() }, "Play");
-    this.mic = el(
-      "button",
-      { type: "button", hidden: !navigator.mediaDevices, onclick: () => this.recordSound() },
-      "Record",
-    );
+    this.play = el("button", { hidden: true, onclick: () => this.toggle() }, "Play");
+    this.mic = el("button", { hidden: !navigator.mediaDevices, onclick: () => this.recordSound() }, "Record");
     this.samples = el("span.samples");
     this.status = el("p.status", { role: "status" });
     this.stage = el("div.drawing");
-    this.heard = el("aside.aside", { "aria-label": "What was heard" }, el("p.quietly", {}, NOTHING));
+    this.heard = el("aside.aside", { "aria-label": "What was heard" }, el("p.quietly", NOTHING));
     root.replaceChildren(
-      el("div.controls", {}, this.drop.root, this.samples, this.mic, this.play, this.status),
-      el("div.split", {}, this.stage, this.heard),
+      el("div.controls", this.drop.root, this.samples, this.mic, this.play, this.status),
+      el("div.split", this.stage, this.heard),
     );
     this.board = makeBoard(
       this.stage,
@@ -76,9 +69,7 @@ class SoundView {
   async offerSamples() {
     const samples = await samplesOf(this.context.source, "sounds");
     this.samples.replaceChildren(
-      ...samples.map(({ name, file }) =>
-        el("button.sample", { type: "button", onclick: () => this.listen(file, name) }, `“${name}”`),
-      ),
+      ...samples.map(({ name, file }) => el("button.sample", { onclick: () => this.listen(file, name) }, `“${name}”`)),
     );
     const { sample } = this.settings;
     const first = samples.find(({ name }) => name === sample) ?? samples[0];
@@ -163,23 +154,12 @@ class SoundView {
   show() {
     const { label, probabilities, spelled } = this.answer;
     const most = Math.max(...Object.values(probabilities));
-    const rows = Object.entries(probabilities).map(([name, share]) => {
-      const fill = el("span.fill.weight");
-      fill.style.width = `${(100 * share) / most}%`;
-      return el(
-        "tr",
-        {},
-        el("td", {}, name),
-        el("td.number", {}, number(share)),
-        el("td", {}, el("span.track", {}, fill)),
-      );
-    });
+    const rows = Object.entries(probabilities).map(([name, share]) => shareCells(name, share, most));
     const { letter } = this.settings;
     const letters = (spelled ?? []).map((one, at) =>
       el(
         "button.word",
         {
-          type: "button",
           "aria-pressed": String(at === letter),
           onclick: () =>
             this.context.state.set({ sound: { ...this.context.state.get().sound, letter: at === letter ? null : at } }),
@@ -189,9 +169,9 @@ class SoundView {
     );
     this.reading = el("p.quietly", { role: "status" });
     this.heard.replaceChildren(
-      el("h2.heard", {}, label),
-      el("table.next", {}, el("tbody", {}, ...rows)),
-      ...(letters.length ? [el("h3", {}, "spelled"), el("p.sentence", {}, ...letters)] : []),
+      el("h2.heard", label),
+      el("table.next", el("tbody", ...rows)),
+      ...(letters.length ? [el("h3", "spelled"), el("p.sentence", ...letters)] : []),
       this.reading,
     );
     this.board.ask();
@@ -282,4 +262,55 @@ class SoundView {
     this.drop.close();
     this.board.close();
   }
+}
+
+const LONGEST = 3000; // milliseconds
+
+/** Records until `stop()` is called or three seconds are over; `sound` is the file.
+ *
+ * @returns {Promise<{stop: () => void, sound: Promise<Blob>}>}
+ */
+async function record() {
+  const stream = await navigator.mediaDevices.getUserMedia({ audio: true });
+  const recorder = new MediaRecorder(stream);
+  const parts = [];
+  recorder.addEventListener("dataavailable", (event) => parts.push(event.data));
+  const ended = new Promise((resolve) => recorder.addEventListener("stop", resolve));
+  const stop = () => recorder.state !== "inactive" && recorder.stop();
+  const timer = setTimeout(stop, LONGEST);
+  recorder.start();
+  const sound = ended.then(async () => {
+    clearTimeout(timer);
+    for (const track of stream.getTracks()) track.stop();
+    const context = new AudioContext();
+    try {
+      const audio = await context.decodeAudioData(await new Blob(parts).arrayBuffer());
+      return wavFile(audio.getChannelData(0), audio.sampleRate);
+    } finally {
+      context.close();
+    }
+  });
+  return { stop, sound };
+}
+
+/** Samples from −1 to 1 as a WAV file of 16 bits and one channel. @param {Float32Array} samples @param {number} rate */
+export function wavFile(samples, rate) {
+  const bytes = new DataView(new ArrayBuffer(44 + 2 * samples.length));
+  const write = (at, text) => [...text].forEach((letter, i) => bytes.setUint8(at + i, letter.charCodeAt(0)));
+  write(0, "RIFF");
+  bytes.setUint32(4, 36 + 2 * samples.length, true);
+  write(8, "WAVEfmt ");
+  bytes.setUint32(16, 16, true);
+  bytes.setUint16(20, 1, true); // PCM
+  bytes.setUint16(22, 1, true); // channels
+  bytes.setUint32(24, rate, true);
+  bytes.setUint32(28, 2 * rate, true);
+  bytes.setUint16(32, 2, true);
+  bytes.setUint16(34, 16, true);
+  write(36, "data");
+  bytes.setUint32(40, 2 * samples.length, true);
+  samples.forEach((sample, i) => {
+    bytes.setInt16(44 + 2 * i, Math.round(32767 * Math.max(-1, Math.min(1, sample))), true);
+  });
+  return new Blob([bytes.buffer], { type: "audio/wav" });
 }

@@ -1,0 +1,237 @@
+// The weights of one call, fetched a block of rows at a time; never the whole matrix.
+import { LATER } from "./sources.js";
+import { callPath, gather } from "./tokens.js";
+
+const BLOCK = 1 << 19; // weights in one answer: 1 MB as float16
+const DENSE = 2048; // keys up to which whole rows are fetched; beyond, the strongest of each row
+export const STRONGEST = 128;
+const KEPT = 1 << 24; // weights kept; the blocks longest unused go first
+
+export class Rows {
+  /** `arrived()` is called when rows that were asked for are there.
+   *
+   * @param {Context} context
+   * @param {Call} call
+   * @param {number} entry
+   * @param {() => void} arrived
+   * @param {QueryParameters | null} target of contributions, which are shown instead of weights
+   */
+  constructor({ source, trace, fail }, call, entry, arrived, target = null) {
+    this.source = source;
+    this.call = call;
+    this.entry = entry;
+    this.arrived = arrived;
+    this.failed = fail;
+    this.path = callPath(trace, call);
+    this.target = target;
+    this.dense = target !== null || call.keys <= DENSE; // contributions are of short texts
+    const width = call.heads * (this.dense ? call.keys : STRONGEST);
+    this.size = Math.max(1, Math.min(64, 2 ** Math.floor(Math.log2(BLOCK / width))));
+    this.blocks = new Map(); // number → {data} | {values, indices} | "loading" | "failed"
+    this.columns = new Map();
+    this.ending = new AbortController();
+  }
+
+  /** One row of one head: {data: Float32Array over the keys}, or {values, indices} strongest first; null if not here. */
+  row(head, i) {
+    const number = Math.floor(i / this.size);
+    const block = this.blocks.get(number);
+    if (block === undefined) this.load(number);
+    if (block === undefined || typeof block === "string") return null;
+    this.blocks.delete(number);
+    this.blocks.set(number, block); // used last
+    const rows = this.rowsIn(number);
+    const at = head * rows + (i - number * this.size);
+    if (this.dense) return { data: block.data.subarray(at * this.call.keys, (at + 1) * this.call.keys) };
+    const k = block.shape[2];
+    return {
+      values: block.values.subarray(at * k, (at + 1) * k),
+      indices: block.indices.subarray(at * k, (at + 1) * k),
+    };
+  }
+
+  /** What every query gives to the keys a…b: {data: [heads, queries]}, their sum; null while it is fetched. */
+  column(a, b) {
+    const key = `${a}:${b}`;
+    const found = this.columns.get(key);
+    if (found === undefined) this.loadColumn(key, b - a);
+    return found === undefined || found === "loading" ? null : found;
+  }
+
+  rowsIn(number) {
+    return Math.min(this.size, this.call.queries - number * this.size);
+  }
+
+  /** Whether the numbers have signs, and add up over queries as well as keys. */
+  get signed() {
+    return this.target !== null;
+  }
+
+  /** Weights, or contributions, of all heads. */
+  array(part) {
+    const { signal } = this.ending;
+    if (this.target) return this.source.array(`${this.path}/contributions`, { ...this.target, ...part }, signal);
+    return this.source.array(`${this.path}/weights`, { entry: this.entry, ...part, type: "float16" }, signal);
+  }
+
+  async load(number) {
+    this.blocks.set(number, "loading");
+    const first = number * this.size;
+    const rows = `${first}:${first + this.rowsIn(number)}`;
+    try {
+      if (this.dense) {
+        this.blocks.set(number, await this.array({ rows }));
+      } else {
+        const params = { entry: this.entry, rows, k: STRONGEST };
+        const { values, indices } = await this.source.get(`${this.path}/top`, params, this.ending.signal);
+        const shape = [values.length, values[0].length, values[0][0].length];
+        this.blocks.set(number, {
+          values: Float32Array.from(values.flat(2)),
+          indices: Int32Array.from(indices.flat(2)),
+          shape,
+        });
+      }
+      this.trim();
+      this.arrived();
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      this.blocks.set(number, "failed");
+      setTimeout(() => this.blocks.delete(number), LATER); // asked for again when somebody looks at it
+      this.failed(error);
+    }
+  }
+
+  async loadColumn(key, width) {
+    this.columns.set(key, "loading");
+    try {
+      const { data } = await this.array({ cols: key });
+      const out = new Float32Array(data.length / width);
+      for (let i = 0; i < data.length; i++) out[Math.floor(i / width)] += data[i];
+      if (this.columns.size > 256) this.columns.clear();
+      this.columns.set(key, { data: out });
+      this.arrived();
+    } catch (error) {
+      this.columns.delete(key);
+      if (error.name !== "AbortError") this.failed(error);
+    }
+  }
+
+  trim() {
+    const most = Math.max(
+      2,
+      Math.floor(KEPT / (this.size * this.call.heads * (this.dense ? this.call.keys : STRONGEST))),
+    );
+    for (const [number, block] of this.blocks) {
+      if (this.blocks.size <= most) break;
+      if (typeof block !== "string") this.blocks.delete(number);
+    }
+  }
+
+  close() {
+    this.ending.abort();
+  }
+}
+
+export class Links {
+  constructor(rows, querySide, keySide) {
+    this.rows = rows;
+    this.querySide = querySide;
+    this.keySide = keySide;
+    this.known = new Map();
+    /** @type {Int32Array | null} */
+    this.labelOf = null;
+  }
+
+  /** From one label, by one head: {keys, weights}, strongest first; null while it is fetched. */
+  from(head, query) {
+    const key = head * this.querySide.groups.length + query;
+    let found = this.known.get(key);
+    if (!found) {
+      const rows = this.querySide.groups[query].map((i) => this.rows.row(head, i));
+      if (rows.includes(null)) return null;
+      found = this.rows.dense
+        ? sorted(
+            gather(
+              rows.map((row) => row.data),
+              this.keySide.groups,
+              this.rows.signed,
+            ),
+            this.rows.signed ? Math.abs : (weight) => weight,
+          )
+        : this.merged(rows);
+      if (this.known.size > 50_000) this.known.clear();
+      this.known.set(key, found);
+    }
+    return found;
+  }
+
+  /** All the weight of a row that `from` gave; where only its strongest are known, it is 1 nevertheless. */
+  total({ weights }) {
+    const size = this.rows.signed ? Math.abs : (weight) => weight;
+    return this.rows.dense || !weights[0] ? weights.reduce((sum, weight) => sum + size(weight), 0) : 1;
+  }
+
+  /** To one label, by every head: weights [heads × labels of the queries], or null while it is fetched.
+   *
+   * Of a long text only the queries in view are asked, and a key below their strongest counts as 0: the weight of a row
+   * takes all of its energies, and a column would take all rows.
+   */
+  to(key, view) {
+    if (!this.rows.dense) return this.toOf(key, view);
+    const group = this.keySide.groups[key];
+    const found = this.rows.column(group[0], group[group.length - 1] + 1);
+    if (!found) return null;
+    const { heads, queries } = this.rows.call;
+    const out = new Float32Array(heads * this.querySide.groups.length);
+    for (let head = 0; head < heads; head++)
+      this.querySide.groups.forEach((rows, q) => {
+        let sum = 0;
+        for (const i of rows) sum += found.data[head * queries + i];
+        out[head * this.querySide.groups.length + q] = this.rows.signed ? sum : sum / rows.length;
+      });
+    return out;
+  }
+
+  toOf(key, view) {
+    const { heads } = this.rows.call;
+    const count = this.querySide.groups.length;
+    const out = new Float32Array(heads * count);
+    for (let head = 0; head < heads; head++)
+      for (const query of view) {
+        const found = this.from(head, query);
+        const at = found ? found.keys.indexOf(key) : -1;
+        if (at >= 0) out[head * count + query] = found.weights[at];
+      }
+    return out;
+  }
+
+  merged(rows) {
+    this.labelOf ??= labelByPosition(this.keySide.groups, this.rows.call.keys);
+    const { labelOf } = this;
+    const sums = new Map();
+    for (const { values, indices } of rows)
+      values.forEach((value, at) => {
+        const g = labelOf[indices[at]];
+        sums.set(g, (sums.get(g) ?? 0) + value / rows.length);
+      });
+    const pairs = [...sums].sort((a, b) => b[1] - a[1]);
+    return { keys: Int32Array.from(pairs, (p) => p[0]), weights: Float32Array.from(pairs, (p) => p[1]) };
+  }
+}
+
+/** `size` is what they are sorted by: weights themselves, contributions without their signs. */
+function sorted(weights, size) {
+  const order = Array.from(weights.keys())
+    .filter((j) => size(weights[j]) > 0)
+    .sort((a, b) => size(weights[b]) - size(weights[a]));
+  return { keys: Int32Array.from(order), weights: Float32Array.from(order, (j) => weights[j]) };
+}
+
+/** The label that holds each position. */
+function labelByPosition(groups, count) {
+  const out = new Int32Array(count);
+  groups.forEach((group, label) => {
+    for (const position of group) out[position] = label;
+  });
+  return out;
+}

@@ -1,0 +1,298 @@
+// The switch between "looks at" and "contributes to …", with the answer that is explained: shared by several views.
+import { answerName, fetchAnswers, plain, positionLabels, targetOf, whyNot } from "../data/tokens.js";
+import { shadeSigned } from "../draw/alignments.js";
+import { callTable, choice, el, number, proofBadge, segments } from "../draw/elements.js";
+
+const OTHER = "?"; // the option for a word that is not listed
+/** The words between the fields. A model without an output layer has no answer: the similarity of two vectors is explained. */
+const WORDS = {
+  similarity: { answer: "to", minus: "minus the similarity to", place: "Similarity of", none: "– (nothing)" },
+};
+const PLAIN = { answer: "The answer", minus: "rather than", place: "at", none: "–" };
+
+export class AnswerChoice {
+  /** What the server said of the chosen answer; null while it computes, and where weights are shown.
+   *
+   * @type {Answers | null}
+   */
+  answers = null;
+
+  /** `changed()` is called when contributions can be drawn, or weights again. `always`: there is nothing to switch.
+   *
+   * @param {Context} context
+   * @param {() => void} changed
+   * @param {{always?: boolean}} options
+   */
+  constructor(context, changed, { always = false } = {}) {
+    this.context = context;
+    this.changed = changed;
+    this.always = always;
+    this.why = whyNot(context);
+    this.asked = "";
+    this.ending = new AbortController();
+    const kinds = [
+      ["looks", "Looks at", "Colours are weights: where each head looks"],
+      [
+        "contributes",
+        "Contributes to …",
+        "Colours are contributions: what each key adds to an answer, or takes from it",
+      ],
+    ];
+    this.kinds = segments("Colours", kinds, "looks", (kind) => this.set(kind === "looks" ? null : {}));
+    this.fields = el("span.answer-fields");
+    this.status = el("span.answer-status", { role: "status" });
+    this.proof = contributionProof();
+    this.root = el("div.answer-choice", always ? null : this.kinds, this.fields, this.status, this.proof);
+  }
+
+  /** Whether contributions are asked for. */
+  get on() {
+    return this.always || Boolean(this.context.state.get().toward);
+  }
+
+  /** A name of what is shown: another one needs other numbers. */
+  get key() {
+    return this.answers ? JSON.stringify(targetOf(this.answers)) : "";
+  }
+
+  /** The parameters of requests for contributions; null where weights are shown. */
+  get target() {
+    return this.answers ? targetOf(this.answers) : null;
+  }
+
+  /** The largest contribution of a call, and its error. @param {Call} call */
+  ofCall(call) {
+    return this.answers?.calls.find((one) => one.id === call.id) ?? null;
+  }
+
+  get name() {
+    return this.answers ? answerName(this.answers) : "";
+  }
+
+  /** The state changed. `position`: the view says where the answer stands. @param {Call | null} call */
+  update(call, position = null) {
+    this.call = call;
+    this.kinds.show(this.on ? "contributes" : "looks");
+    this.fixed = position;
+    if (!this.on || this.why) {
+      this.forget();
+      this.show();
+      return;
+    }
+    const given = this.context.state.get().toward ?? {};
+    const own = position == null || given.position === position; // an answer chosen elsewhere is not meant here
+    const place = position ?? given.position;
+    const asked = { position: place, ...(own ? { answer: given.answer, minus: given.minus } : {}) };
+    if (JSON.stringify(asked) !== this.asked) this.fetch(asked);
+    else this.show();
+  }
+
+  forget() {
+    this.ending.abort();
+    this.asked = "";
+    this.answers = null;
+  }
+
+  async fetch(asked) {
+    this.forget();
+    this.asked = JSON.stringify(asked);
+    this.ending = new AbortController();
+    const { signal } = this.ending;
+    this.error = "";
+    this.show();
+    try {
+      const answers = await fetchAnswers(this.context, asked, signal);
+      if (signal.aborted) return;
+      this.answers = answers;
+    } catch (error) {
+      if (signal.aborted || error.name === "AbortError") return;
+      this.error = error.message;
+    }
+    this.show();
+    this.changed();
+  }
+
+  set(toward) {
+    const { position, answer, minus } = toward ?? {};
+    const kept = Object.entries({ position, answer, minus }).filter(([, value]) => value != null);
+    this.context.state.set({ toward: toward && Object.fromEntries(kept) });
+  }
+
+  // Controls
+
+  show() {
+    const { on, why, answers } = this;
+    this.proof.show(on ? answers : null, this.context.trace, this.call?.id ?? null);
+    const waits = on && !why && !answers && !this.error;
+    const missing = (on && answers && this.call && answers.missing[this.call.id]) || "";
+    this.status.replaceChildren(
+      ...(waits ? [el("progress", { "aria-label": "Computing" }), " The model runs forward and backward …"] : []),
+      on ? why || this.error || missing : "",
+    );
+    const stamp = on && answers ? JSON.stringify([answers, this.fixed]) : "";
+    if (stamp === this.stamp) return;
+    if (stamp || !waits) this.stamp = stamp; // while it computes, the fields stay: one of them may be in use
+    if (!on || why) this.fields.replaceChildren();
+    else if (answers) this.showFields(answers);
+  }
+
+  /** @param {Answers} answers */
+  showFields(answers) {
+    const all = () => /** @type {any[]} */ ([...this.fields.querySelectorAll("select, input")]);
+    const held = all().indexOf(document.activeElement);
+    const now = targetOf(answers);
+    const listed = answers.answers.map(({ id, piece, share, score }) => [
+      String(id),
+      `${plain(piece)}  ${number(share ?? score)}`,
+    ]);
+    const other = answers.kind === "next token" ? [[OTHER, "another word …"]] : [];
+    const words = { ...PLAIN, ...(answers.kind === "next token" ? { place: "after" } : WORDS[answers.kind]) };
+    const similar = answers.kind === "similarity";
+    const place = this.placeField(answers, now, words.place);
+    const first = similar && !place.length ? "Similarity to" : this.always || similar ? words.answer : "";
+    const answer = choice(first, [...listed, ...other], answers.answer, (id) =>
+      id === OTHER ? this.askWord("word") : this.set({ ...now, answer: Number(id) }),
+    );
+    const less = choice(words.minus, [["", words.none], ...listed, ...other], answers.minus ?? "", (id) =>
+      id === OTHER ? this.askWord("minus_word") : this.set({ ...now, minus: id === "" ? null : Number(id) }),
+    );
+    answer.lastElementChild?.setAttribute("aria-label", "Answer");
+    this.fields.replaceChildren(...(similar ? [...place, answer, less] : [answer, less, ...place]));
+    all()[held]?.focus();
+  }
+
+  /** Where the answer stands, unless the view says it or there is only one place. */
+  placeField({ positions, position }, now, label) {
+    if (positions < 2 || this.fixed != null) return [];
+    const labels = positionLabels(this.context.trace, positions).map((label, at) => [String(at), `${at} ${label}`]);
+    return [
+      choice(label, labels, position, (at) => this.set({ position: Number(at) }), {
+        title: `Position ${now.position} of ${positions}`,
+      }),
+    ];
+  }
+
+  /** A field for a word that is not listed. */
+  askWord(name) {
+    const input = el("input", {
+      type: "text",
+      maxlength: 80,
+      size: 12,
+      "aria-label": "A word, then Enter",
+      placeholder: "a word, Enter",
+      onkeydown: (event) => event.key === "Enter" && this.findWord(name, input.value.trim()),
+    });
+    this.fields.append(input);
+    input.focus();
+  }
+
+  async findWord(name, word) {
+    if (!word || !this.answers) return;
+    const now = targetOf(this.answers);
+    const asked =
+      name === "word" ? { position: now.position, word } : { position: now.position, answer: now.answer, [name]: word };
+    try {
+      this.set(targetOf(await fetchAnswers(this.context, asked, this.ending.signal)));
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      this.error = error.message;
+      this.status.replaceChildren(this.error);
+    }
+  }
+
+  close() {
+    this.ending.abort();
+  }
+}
+
+const ELSEWHERE =
+  "Contributions need a backward pass of the model. With regard on your computer, this page computes them: regard view";
+
+/** The elements below the weights of one classifier; `result` has contributions by label, already by word. */
+export function labelContributions(context, result) {
+  if (!result.weights) return [];
+  const toward = context.state.get().toward ?? null;
+  const kinds = [
+    ["looks", "Looks at", "Where the classifier looked"],
+    ["contributes", "Contributes to …", "What each word adds to the score of a label, or takes from it"],
+  ];
+  const set = (next) => context.state.set({ toward: next });
+  const kind = segments("Colours", kinds, toward ? "contributes" : "looks", (on) => set(on === "looks" ? null : {}));
+  if (!toward) return [kind];
+  if (!result.contributions) return [kind, el("p.quietly", result.contributions_missing ?? ELSEWHERE)];
+  const labels = Object.keys(result.contributions);
+  const label = labels.includes(toward.label) ? toward.label : result.label;
+  const minus = labels.includes(toward.less) ? toward.less : null;
+  const numbers = result.contributions[label].map(
+    (one, at) => one - (minus == null ? 0 : result.contributions[minus][at]),
+  );
+  const most = numbers.reduce((largest, one) => Math.max(largest, Math.abs(one)), 0);
+  const spans = result.words.map((word, at) => {
+    const span = el("span.token", { title: number(numbers[at]), "data-contribution": numbers[at] }, word);
+    shadeSigned(span, most ? numbers[at] / most : 0, context.palette);
+    return span;
+  });
+  const named = labels.map((one) => [one, one]);
+  const kept = result.contribution_error <= result.contribution_budget;
+  const words =
+    "The contributions of all words must add up to g · o, o the pooled vector and g the gradient of the label’s score; " +
+    "the error is what is left, over |g| · |o|.";
+  return [
+    el(
+      "div.answer-choice",
+      kind,
+      choice("", named, label, (one) => set({ ...toward, label: one }), { "aria-label": "Label" }),
+      choice("rather than", [["", "–"], ...named], minus ?? "", (one) => set({ ...toward, less: one || null })),
+    ),
+    el("div.tokens", { "data-kind": "contributions" }, ...spans),
+    el(
+      "p.quietly.small",
+      `Colours from ${number(-most)} (takes from the score) to ${number(most)} (adds to it). `,
+      el(
+        "span.badge",
+        { "data-kept": String(kept), title: words },
+        `Contributions ${kept ? "" : "do not "}add up · error ${number(result.contribution_error)}`,
+      ),
+    ),
+    el("p.quietly.small", words),
+  ];
+}
+
+const VERDICTS =
+  "A contribution is C = w · (g · v): the weight of a key, times what its value does to the answer’s score, with g the " +
+  "gradient of the score at the head’s output o. For every query the contributions of all keys must add up to g · o, " +
+  "which is computed from the output that the model gave: Σ C = g · o. The error is |Σ C − g · o| over |g| · |o|, of the " +
+  "worst head. So the parts are complete. That the whole is g · o and not the effect of removing the head is another " +
+  "matter: a gradient sees small changes, and Effects measures the rest.";
+
+function contributionProof() {
+  const { button, dialog, show: say } = proofBadge("Do the contributions add up?");
+  const holder = el("span.holder", { hidden: true });
+  /** @param {Answers | null} answers @param {Trace} trace @param {string | null} callId */
+  const show = (answers, trace, callId) => {
+    const call = answers?.calls.find((one) => one.id === callId) ?? worst(answers);
+    holder.hidden = !call;
+    if (call && !button.isConnected) holder.append(button, dialog);
+    if (!call) holder.replaceChildren();
+    if (!answers || !call) return;
+    const title = "For every query, the contributions of all keys must add up to g · o";
+    const about = [el("h2", "Do the contributions add up?"), el("p", VERDICTS), everyCall(answers, trace)];
+    say({ ...call, words: [call.kept ? "Contributions add up" : "Contributions do not add up"], title, about });
+  };
+  return Object.assign(holder, { show });
+}
+
+function worst(answers) {
+  return answers?.calls.reduce((most, one) => (most && most.error >= one.error ? most : one), null) ?? null;
+}
+
+function everyCall(answers, trace) {
+  const rows = trace.calls.map((call) => {
+    const found = answers.calls.find((one) => one.id === call.id);
+    const figures = found
+      ? [number(found.error), number(found.budget), found.kept ? "adds up" : "does not add up"]
+      : ["–", "–", answers.missing[call.id] ?? "not computed"];
+    return { kept: found?.kept, cells: [call.name, ...figures] };
+  });
+  return callTable(["layer", "error", "allowed", "verdict"], rows);
+}

@@ -1,0 +1,628 @@
+// Generation: a scrubber over the tokens a model wrote, and what each looked at while it was written.
+import { callOf, fileParts, gather, plain, sideOf } from "../data/tokens.js";
+import { Links, Rows, STRONGEST } from "../data/weights.js";
+import { drawFlow, shade, shadeSigned } from "../draw/alignments.js";
+import { context2d, fit, inks, painter } from "../draw/canvas.js";
+import {
+  barRow,
+  callChoice,
+  counted,
+  el,
+  headButtons,
+  number,
+  Player,
+  shareRow,
+  signBar,
+  slider,
+  tick,
+} from "../draw/elements.js";
+import { AnswerChoice } from "./contributions.js";
+
+const PACE = 450; // milliseconds a token while playing
+const CHARTED =
+  "One column for each token written, one row for each token it could see, from the first down; " +
+  "the largest weight where several share a pixel.";
+const CHARTED_CONTRIBUTIONS =
+  "One column for each token written, with its own scale: contributions to that token. Each takes a backward pass, so " +
+  "a column appears when its token is looked at.";
+
+/** @type {View} */
+export const generation = {
+  name: "generation",
+  title: "Generation",
+  hint: "Token by token: what the model looked at while it wrote",
+  needs: "trace",
+  mount: (root, context) => {
+    const wrote = context.trace.calls.filter((call) => call.steps.length > 1);
+    return wrote.length ? new Generation(root, context, wrote) : emptyGeneration(root, context);
+  },
+};
+
+class Generation {
+  /** @type {Call} */
+  call;
+  /** @type {Rows} */
+  rows;
+  /** @type {Links} */
+  links;
+  /** @type {ReturnType<typeof sideOf>} */
+  querySide;
+  /** @type {ReturnType<typeof sideOf>} */
+  keySide;
+  /** @type {number[]} */
+  active;
+  /** @type {ReturnType<typeof written>} */
+  written;
+  /** @type {number} */
+  step;
+  /** @type {number} */
+  first;
+  /** @type {HTMLElement[]} */
+  spans;
+  /** @type {HTMLButtonElement[]} */
+  outs;
+
+  constructor(root, context, wrote) {
+    this.context = context;
+    this.trace = context.trace;
+    this.wrote = wrote;
+    this.paint = painter(() => this.draw());
+    const { state } = this.context;
+    this.callBox = el("span");
+    this.buttons = headButtons((chosen) => state.set({ heads: chosen }));
+    this.sink = tick(
+      "Hide first token",
+      false,
+      (on) => state.set({ mute: on ? ["first"] : null }),
+      "Leave the first token out: much weight often rests on it for want of a better place (m)",
+    );
+    this.slider = el("input.scrub", {
+      type: "range",
+      min: 0,
+      step: 1,
+      "aria-label": "Token written",
+      oninput: () => state.set({ step: Number(this.slider.value) }),
+    });
+    this.play = el("button", { onclick: () => this.toggle() }, "Play");
+    this.player = new Player(this.play, PACE, () => this.forward());
+    this.now = el("p.now", { role: "status" });
+    this.text = el("div.tokens", { role: "group", "aria-label": "What it looked at" });
+    this.lookedTitle = el("h2.quietly");
+    this.out = el("div.tokens", { role: "group", "aria-label": "What it wrote", "data-arrows": true });
+    this.chart = el("canvas", {
+      role: "img",
+      "aria-label": "What every token looked at: one column per token written",
+    });
+    this.chartBox = el("div.chart", this.chart);
+    this.scale = el("p.quietly.small");
+    this.charted = el("p.quietly.small");
+    this.strongest = el("div");
+    this.next = new NextTokenPanel(context);
+    this.aside = el("aside.aside", { "aria-label": "The strongest keys" }, this.strongest, this.next.root);
+    this.chart.addEventListener("pointerdown", (event) => this.jump(event));
+    this.chart.addEventListener("pointermove", (event) => event.buttons && this.jump(event));
+    const reading = el(
+      "div.drawing.plain.over-time",
+      el("div.scrubber", this.play, this.slider),
+      this.now,
+      this.lookedTitle,
+      this.text,
+      this.scale,
+      el("h2.quietly", "It wrote"),
+      this.out,
+      el("h2.quietly", "Over time"),
+      this.chartBox,
+      this.charted,
+    );
+    this.answerChoice = new AnswerChoice(context, () => this.update(this.context.state.get()));
+    this.contributions = contributed(this);
+    root.append(
+      el("div.controls", this.callBox, this.buttons, this.sink, this.answerChoice.root, this.buttons.every),
+      el("div.split", reading, this.aside),
+    );
+    this.watcher = new ResizeObserver(() => this.paint());
+    this.watcher.observe(this.chartBox);
+    this.update(context.state.get());
+  }
+
+  // State
+
+  update(state) {
+    this.state = state;
+    const found = callOf(this.trace, state);
+    const call = this.wrote.includes(found) ? found : this.wrote[0];
+    if (call !== this.call) {
+      this.rows?.close();
+      this.call = call;
+      this.rows = new Rows(this.context, call, state.entry ?? 0, () => this.paint());
+      const shown = { ...this.trace, calls: this.wrote };
+      this.callBox.replaceChildren(callChoice(shown, call, (id) => this.context.state.set({ call: id })));
+    }
+    if (this.links?.rows !== this.rows || this.level !== this.context.level) {
+      this.level = this.context.level;
+      this.keySide = sideOf(this.trace, call, "key", this.level);
+      // Each token written is a row of its own; words are only of what is looked at.
+      this.querySide = sideOf(this.trace, call, "query", "token");
+      this.links = new Links(this.rows, this.querySide, this.keySide);
+      this.written = written(this.trace, call, this.querySide);
+      this.layText();
+    }
+    const all = Array.from({ length: call.heads }, (_, i) => i);
+    this.active = Array.isArray(state.heads) ? all.filter((head) => state.heads.includes(head)) : all;
+    this.muted = Array.isArray(state.mute) && state.mute.includes("first");
+    this.buttons.show(call.heads, this.active, this.context.palette);
+    this.sink.show(this.muted);
+    this.step = Math.min(state.step ?? 0, this.written.length - 1);
+    this.slider.max = String(this.written.length - 1);
+    this.slider.value = String(this.step);
+    this.slider.setAttribute(
+      "aria-valuetext",
+      `${this.step + 1} of ${this.written.length}: ${this.written[this.step].label}`,
+    );
+    this.answerChoice.update(call, this.written[this.step].row);
+    this.contributions.update();
+    this.paint();
+  }
+
+  layText() {
+    const texts = tokenTexts(this);
+    [this.first, this.spans, this.outs] = [texts.first, texts.read, texts.written];
+    this.text.replaceChildren(
+      ...(this.first ? [el("span.quietly", `(${this.first} tokens before) `)] : []),
+      ...this.spans,
+    );
+    this.out.replaceChildren(...this.outs);
+  }
+
+  // Time
+
+  /** @returns {KeyBinding[]} */
+  get keys() {
+    const to = (step) => this.context.state.set({ step: Math.min(this.written.length - 1, Math.max(0, step)) });
+    return [
+      { key: "ArrowRight", text: "next token", run: () => to(this.step + 1) },
+      { key: "ArrowLeft", text: "previous token", run: () => to(this.step - 1) },
+      { key: "Home", text: "first token written", run: () => to(0) },
+      { key: "End", text: "last token written", run: () => to(this.written.length - 1) },
+      { key: " ", text: "play or pause", run: () => this.toggle() },
+      {
+        key: "m",
+        text: "hide the first token",
+        run: () => this.context.state.set({ mute: this.muted ? null : ["first"] }),
+      },
+      { key: "a", text: "all heads", run: () => this.context.state.set({ heads: null }) },
+    ];
+  }
+
+  toggle() {
+    if (!this.player.playing && this.step === this.written.length - 1) this.context.state.set({ step: 0 });
+    this.player.toggle();
+  }
+
+  /** To the next token; false where there is none. */
+  forward() {
+    if (this.step + 1 >= this.written.length) return false;
+    this.context.state.set({ step: this.step + 1 });
+    return true;
+  }
+
+  jump(event) {
+    const { left, width } = this.chart.getBoundingClientRect();
+    const step = Math.floor(((event.clientX - left) / width) * this.written.length);
+    this.context.state.set({ step: Math.min(this.written.length - 1, Math.max(0, step)) });
+  }
+
+  // Drawing
+
+  /** What the token of one step looked at: the mean over the heads that are on, by label; null while it is fetched. */
+  looked(step) {
+    if (this.contributions.on) return this.contributions.of(step);
+    const out = new Float32Array(this.keySide.labels.length);
+    for (const head of this.active) {
+      const found = this.links.from(head, this.written[step].row);
+      if (!found) return null;
+      found.keys.forEach((key, at) => {
+        out[key] += found.weights[at] / this.active.length;
+      });
+    }
+    return out;
+  }
+
+  shown(step) {
+    const weights = this.looked(step);
+    if (weights && this.muted) weights[0] = 0;
+    return weights;
+  }
+
+  draw() {
+    const { palette } = this.context;
+    const { label, row, after } = this.written[this.step];
+    const weights = this.shown(this.step);
+    const last = after ? `written after “${after}” (row ${row} of the weights)` : `row ${row} of the weights`;
+    this.now.replaceChildren(el("strong", label), ` token ${this.step + 1} of ${this.written.length}, ${last}`);
+    const most = largestSize(weights);
+    const signed = this.contributions.on;
+    const unread = this.call.kind === "self" ? row + 1 : Infinity;
+    this.spans.forEach((span, at) => {
+      (signed ? shadeSigned : shade)(span, this.amount(weights, at + this.first, most), palette);
+      span.classList.toggle("unread", this.keySide.groups[at + this.first][0] >= unread);
+      span.title = weights ? number(weights[at + this.first]) : "";
+    });
+    this.outs.forEach((button, at) => {
+      button.setAttribute("aria-pressed", String(at === this.step));
+      button.classList.toggle("later", at > this.step);
+      button.tabIndex = at === this.step ? 0 : -1;
+    });
+    this.lookedTitle.textContent = signed ? `Contributed to ${this.answerChoice.name}` : "It looked at";
+    this.charted.textContent = signed ? CHARTED_CONTRIBUTIONS : CHARTED;
+    const [what, from] = signed ? ["Sum", number(-most)] : ["Mean", "0"];
+    this.scale.textContent = `${what} over ${counted(this.active.length, "head")}; colours from ${from} to ${number(most)} (square-root scale).`;
+    this.strongest.replaceChildren(...strongestKeys(this, weights));
+    const read = this.trace.sides[this.call.query_side] ?? [];
+    this.next.show(read.slice(0, row + 1), label);
+    const { clientWidth, clientHeight } = this.chartBox;
+    if (clientWidth) this.chartOn(fit(this.chart, clientWidth, clientHeight), clientWidth, clientHeight);
+  }
+
+  amount(weights, at, most) {
+    return weights && most ? Math.sign(weights[at]) * Math.sqrt(Math.abs(weights[at]) / most) : 0;
+  }
+
+  chartOn(ctx, width, height) {
+    drawChart(ctx, {
+      width,
+      height,
+      steps: this.written.length,
+      labels: this.keySide.labels.length,
+      now: this.step,
+      weightsOf: (step) => this.shown(step),
+      signed: this.contributions.on,
+      palette: this.context.palette,
+      accent: inks(this.chartBox).accent,
+    });
+  }
+
+  // Export and tests
+
+  /** The text with what the token of this step looked at, and the chart below. */
+  picture() {
+    const [width, colors, { palette }] = [this.chartBox.clientWidth + 40, inks(this.chartBox), this.context];
+    const weights = this.shown(this.step);
+    const most = largestSize(weights);
+    const signed = this.contributions.on;
+    const items = this.keySide.labels
+      .slice(this.first)
+      .map((label, at) => ({ label, shade: this.amount(weights, at + this.first, most) }));
+    const ruler = context2d(el("canvas"));
+    const below = drawFlow(ruler, items, 20, 48, width - 40, palette, colors, signed);
+    return {
+      width,
+      height: below + CHART + 30,
+      draw: (ctx) => {
+        ctx.fillStyle = colors.paper;
+        ctx.fillRect(0, 0, width, below + CHART + 30);
+        ctx.fillStyle = colors.ink;
+        ctx.font = `600 16px ${colors.font}`;
+        ctx.textBaseline = "middle";
+        const title = signed
+          ? `contributions to ${this.answerChoice.name}`
+          : `${this.written[this.step].label} looked at`;
+        ctx.fillText(title, 20, 24);
+        drawFlow(ctx, items, 20, 48, width - 40, palette, colors, signed);
+        ctx.save();
+        ctx.translate(20, below + 10);
+        this.chartOn(ctx, width - 40, CHART);
+        ctx.restore();
+      },
+    };
+  }
+
+  legend() {
+    if (this.contributions.on) {
+      const most = number(largestSize(this.shown(this.step)));
+      return {
+        signed: true,
+        from: `−${most}`,
+        to: most,
+        words: `contribution to ${this.answerChoice.name}, square-root scale`,
+      };
+    }
+    return { to: "1", words: "weight, square-root scale" };
+  }
+
+  subject() {
+    return fileParts(this.trace, this.call, this.active);
+  }
+
+  table() {
+    const weights = this.shown(this.step) ?? [];
+    const rows = this.keySide.labels.map((label, at) => [
+      this.step,
+      this.written[this.step].label,
+      at,
+      label,
+      weights[at],
+    ]);
+    return [["step", "written", "key", "token", "weight"], ...rows];
+  }
+
+  drawn() {
+    const weights = this.shown(this.step);
+    return {
+      call: this.call.id,
+      step: this.step,
+      written: this.written,
+      active: this.active,
+      toward: this.contributions.on ? this.answerChoice.answers : null,
+      weights: weights && Array.from(weights),
+      colors: this.spans.map((span) => span.style.background),
+    };
+  }
+
+  destroy() {
+    this.player.pause();
+    this.paint.cancel();
+    this.watcher.disconnect();
+    this.next.close();
+    this.answerChoice.close();
+    this.contributions.close();
+    this.rows.close();
+  }
+}
+
+// What the model could have written at this step: the likeliest next tokens, at a temperature.
+//
+// POST /api/next answers {next: [{piece, share}]}.
+
+const PAUSE = 200; // milliseconds after the last change of the slider
+
+class NextTokenPanel {
+  /** @param {Context} context */
+  constructor(context) {
+    this.context = context;
+    this.temperature = 1;
+    this.body = el("div");
+    const field = slider(
+      "Temperature",
+      [0.1, 2, 0.1],
+      1,
+      (x) => x.toFixed(1),
+      (x) => {
+        this.temperature = x;
+        this.ask();
+      },
+      "Below 1 the likeliest tokens become likelier; above 1 all become more equal",
+    );
+    this.root = el(
+      "section.next-token",
+      { "aria-label": "Next token" },
+      el("h3", "It could have written"),
+      field,
+      this.body,
+    );
+    const model = context.about.models.find((one) => one.name === context.trace.made?.model);
+    this.model = model?.task === "generate" ? model.name : null;
+    this.root.hidden = !this.model;
+  }
+
+  /** The tokens before this step, and the one that was written. @param {string[]} tokens @param {string} chosen */
+  show(tokens, chosen) {
+    const text = tokens.join("").replace(/[▁Ġ]/g, " ").replace(/Ċ/g, "\n");
+    if (text === this.text || !this.model) return;
+    this.text = text;
+    this.chosen = chosen;
+    this.ask();
+  }
+
+  ask() {
+    clearTimeout(this.waiting);
+    this.waiting = setTimeout(() => this.fetch(), PAUSE);
+  }
+
+  async fetch() {
+    this.running?.abort();
+    const control = new AbortController();
+    this.running = control;
+    if (!this.next) this.body.replaceChildren(el("p.quietly", "Computing …"));
+    try {
+      const body = { model: this.model, text: this.text, temperature: this.temperature };
+      const { next } = await this.context.source.post("/api/next", body, control.signal);
+      this.next = next;
+      const rows = next.map(({ piece, share }) => {
+        const written = plain(piece) === this.chosen;
+        return shareRow(written ? el("strong", `${plain(piece)} ✓`) : plain(piece), share);
+      });
+      this.body.replaceChildren(el("div.bars", ...rows));
+    } catch (error) {
+      if (error.name !== "AbortError") this.body.replaceChildren(el("p.quietly", error.message));
+    }
+  }
+
+  close() {
+    clearTimeout(this.waiting);
+    this.running?.abort();
+  }
+}
+
+// The sidebar of the Generation view: the keys that the token of this step looked at most.
+//
+// `view` has call, rows, keySide, written, step, spans, first and looked(step), as the view has them.
+
+const LISTED = 10;
+
+/** The elements of the list. */
+function strongestKeys(view, weights) {
+  const signed = view.contributions.on;
+  const size = (at) => (signed ? Math.abs(weights[at]) : weights[at]);
+  const order = weights ? Array.from(weights.keys()).sort((a, b) => size(b) - size(a)) : [];
+  const best = order.slice(0, LISTED).filter((at) => size(at) > 0);
+  const rows = best.map((at) =>
+    barRow({
+      label: view.keySide.labels[at],
+      at,
+      weight: weights[at],
+      share: size(at) / size(best[0]),
+      title: `token ${at}`,
+      run: () => view.spans[at - view.first]?.scrollIntoView({ block: "nearest" }),
+    }),
+  );
+  const prompt = signed ? null : promptShare(view, view.looked(view.step));
+  if (signed) rows.forEach((row, n) => signBar(row, weights[best[n]], view.context.palette));
+  const title = signed ? `Contributions to ${view.answerChoice.name}` : `“${view.written[view.step].label}” looked at`;
+  return [el("h2", title), el("div.bars", ...rows), ...(prompt == null ? [] : [el("p.quietly", prompt)])];
+}
+
+/** How much of the weight lies on the prompt. */
+function promptShare(view, weights) {
+  if (!weights || view.call.query_side === "target") return null; // a translator has a source, no prompt
+  let [on, all] = [0, 0];
+  view.keySide.groups.forEach((group, at) => {
+    all += weights[at];
+    if (group[0] < given(view.trace, view.call)) on += weights[at];
+  });
+  if (!all) return null;
+  if (view.rows.dense) return `${Math.round((100 * on) / all)} % of the weight is on the prompt.`;
+  const known = `of a long text each head’s ${STRONGEST} strongest keys are counted`;
+  return `At least ${Math.floor(100 * on)} % of the weight is on the prompt: ${known}.`;
+}
+
+// What each key contributed to the token of a step, for the Generation view: of the steps that were looked at.
+
+/** `view` has answerChoice, call, context, active (heads), keySide, written and step. */
+function contributed(view) {
+  let key = "";
+  /** @type {Map<string, Rows>} */
+  const rows = new Map(); // one for each answer that was looked at: its row of all heads
+  /** @type {Map<number, string>} */
+  const steps = new Map(); // step → the answer that was last looked at there
+
+  const close = () => {
+    for (const one of rows.values()) one.close();
+    rows.clear();
+    steps.clear();
+  };
+  return {
+    /** Whether contributions are shown, not weights. */
+    get on() {
+      return (
+        view.answerChoice.on && !view.answerChoice.why && Boolean(view.answerChoice.ofCall(view.call) || steps.size)
+      );
+    },
+    /** The state changed, or an answer has come. */
+    update() {
+      if (!view.answerChoice.on || key !== view.call.id) close();
+      key = view.call.id;
+      const { target } = view.answerChoice;
+      if (!target || !view.answerChoice.ofCall(view.call) || target.position !== view.written[view.step].row) return;
+      const name = view.answerChoice.key;
+      steps.set(view.step, name);
+      if (!rows.has(name)) rows.set(name, new Rows(view.context, view.call, 0, () => view.paint(), target));
+    },
+    /** The sum over the heads that are on, by label; null while it is fetched, and for steps not looked at. */
+    of(step) {
+      const found = rows.get(steps.get(step) ?? "");
+      if (!found) return null;
+      const heads = view.active.map((head) => found.row(head, view.written[step].row));
+      if (heads.includes(null)) return null;
+      return gather(
+        heads.map((head) => /** @type {{data: Float32Array}} */ (head).data),
+        view.keySide.groups,
+        true,
+      );
+    },
+    close,
+  };
+}
+
+/** `weightsOf(step)` are the weights of one step, or null while they are fetched; `now` is the step that is shown.
+ *
+ * @param {Pen} ctx
+ * @param {{width: number, height: number, steps: number, labels: number, now: number, weightsOf: (step: number) => Float32Array | null,
+ *   palette: Palette, accent: string, signed?: boolean}} chart
+ */
+function drawChart(ctx, { width, height, steps, labels, now, weightsOf, palette, accent, signed = false }) {
+  ctx.fillStyle = palette.ramp(0);
+  ctx.fillRect(0, 0, width, height);
+  const across = width / steps;
+  const bins = Math.min(labels, height);
+  const size = signed ? Math.abs : (weight) => weight;
+  for (let step = 0; step < steps; step++) {
+    const weights = weightsOf(step);
+    if (!weights) continue;
+    const most = new Float32Array(bins);
+    weights.forEach((weight, at) => {
+      const bin = Math.floor((at * bins) / labels);
+      if (size(weight) > size(most[bin])) most[bin] = weight;
+    });
+    const peak = signed ? most.reduce((largest, weight) => Math.max(largest, size(weight)), 0) : 1;
+    most.forEach((weight, bin) => {
+      const share = size(weight) / (peak || 1);
+      if (share < 0.001) return;
+      ctx.fillStyle = signed ? palette.signed(Math.sign(weight) * Math.sqrt(share)) : palette.ramp(Math.sqrt(share));
+      ctx.fillRect(step * across, (bin * height) / bins, Math.max(1, across - (across > 6 ? 1 : 0)), height / bins);
+    });
+  }
+  ctx.strokeStyle = accent;
+  ctx.lineWidth = 2;
+  ctx.strokeRect(now * across, 1, across, height - 2);
+}
+
+/** What stands where the model wrote nothing. */
+function emptyGeneration(root, context) {
+  const words =
+    "Nothing was written in this trace: the model read its text in one pass. This view needs a model that writes.";
+  const run = context.sample("generate");
+  const prompt = context.text();
+  const about = prompt ? `It reads your text and continues it: “${prompt}”` : "It continues an example.";
+  const button = run
+    ? el("div", el("button.primary", { onclick: run }, "Let a model write"), el("p.quietly", about))
+    : el("p", "In Python: with regard.watch(model) as seen: model.generate(…), then seen.show().");
+  root.append(el("div.empty", el("p", words), button));
+  return { update() {}, drawn: () => ({ written: [] }), destroy() {} };
+}
+
+/** How many tokens the model was given before it wrote: a prompt, or what a decoder begins with. */
+export function given(trace, call) {
+  return call.query_side === "target" ? call.steps[0] : trace.prompt;
+}
+
+/** The tokens that were written, and the row in which each was: [{label, row, after}].
+ *
+ * A decoder's rows are named by what they write. In a language model row i is token i, and writes the one after it.
+ */
+export function written(trace, call, side) {
+  if (call.query_side === "target") return side.labels.map((label, row) => ({ label, row, after: null }));
+  const labels = (trace.sides[call.query_side] ?? side.tokens).map(plain); // the last is written and never read
+  const out = [];
+  for (let at = given(trace, call); at < labels.length && at <= call.queries; at++)
+    out.push({ label: labels[at], row: at - 1, after: labels[at - 1] });
+  return out;
+}
+
+const SPANS = 1500; // tokens of the text that are laid out; of a longer one, the last so many
+
+/** {first: the first token laid out, read: a span for each from there on, written: buttons}. */
+function tokenTexts(view) {
+  const { labels } = view.keySide;
+  const first = Math.max(0, labels.length - SPANS);
+  const read = labels
+    .slice(first)
+    .map((label, at) =>
+      el(isWritten(view, at + first) ? "span.token.made" : "span.token", { "data-at": at + first }, label),
+    );
+  const choose = (step) => () => view.context.state.set({ step });
+  const written = view.written.map(({ label }, at) => el("button.token", { tabIndex: -1, onclick: choose(at) }, label));
+  return { first, read, written };
+}
+
+/** Whether a label of the keys was written by the model, not given to it: a decoder is given its first token. */
+function isWritten({ call, keySide, trace }, at) {
+  return call.kind === "self" && keySide.groups[at][0] >= given(trace, call);
+}
+
+const CHART = 120; // pixels of the chart, from top to bottom
+
+/** The largest size of some numbers. @param {Float32Array | null} weights */
+function largestSize(weights) {
+  return weights ? weights.reduce((most, weight) => Math.max(most, Math.abs(weight)), 0) : 0;
+}

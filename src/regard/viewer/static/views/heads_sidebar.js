@@ -1,0 +1,665 @@
+// The words beside the Heads view: what the chosen tokens look at, or what is drawn at all.
+//
+// `panel` is that of one layer.
+import {
+  callPath,
+  gather,
+  isNumbered,
+  layerTitle,
+  ownName,
+  patternMeaning,
+  patternSentence,
+  plain,
+  unknownNote,
+} from "../data/tokens.js";
+import { STRONGEST } from "../data/weights.js";
+import { answerLine, barRow, choice, counted, el, number, signBar } from "../draw/elements.js";
+
+const LISTED = 8;
+const RESTING = ["first", "sink"]; // patterns of heads that do nothing in particular
+
+/** The tokens the focused ones are linked to, the strongest first; `bring(label)` when one is clicked. */
+function summary(panel, focus, links, bring) {
+  const side = focus[focus.length - 1].side;
+  const same = focus.filter((one) => one.side === side);
+  const [own, other] =
+    side === "query" ? [panel.view.querySide, panel.view.keySide] : [panel.view.keySide, panel.view.querySide];
+  const opposite = side === "query" ? "key" : "query";
+  const best = strongest(panel, side, new Set(same.map(({ at }) => at)), links);
+  const rows = best.map(({ at, weight, most, head }) => {
+    const title = `token ${at}; most by head ${head}: ${number(most)}`;
+    const run = () => bring({ side: opposite, at });
+    const share = weight / best[0].weight;
+    const several = panel.active.length > 1 ? most : null;
+    return barRow({ label: other.labels[at], at, weight, share, head: chip(panel, head), most: several, title, run });
+  });
+  const names = same.map(({ at }) => own.labels[at]);
+  const more = names.length > 3 ? ` and ${names.length - 3} more` : "";
+  const verb = side === "key" ? "looked at by" : names.length > 1 ? "look at" : "looks at";
+  const parts = [
+    el("div.aside-title", el("h2", `“${names.slice(0, 3).join(" · ")}${more}” ${verb}`), ...clearButton(panel)),
+    ...marked(panel, side, same),
+    ...findings(panel, side, new Set(same.map(({ at }) => at)), links).map((text) => el("p.finding", text)),
+    ...hiddenWeight(panel, side, same),
+    el("p.quietly", measured(panel, side, same.length)),
+    el("div.bars", ...rows),
+    ...unknownWords(panel.view),
+  ];
+  if (!links.length) parts.push(el("p.quietly", "No link is left: every head is off, or all it looks at is hidden."));
+  return parts;
+}
+
+/** What the mark of an unknown word means, where the text has one. */
+function unknownWords({ querySide, keySide }) {
+  const note = unknownNote([...querySide.labels, ...keySide.labels]);
+  return note ? [el("p.quietly", note)] : [];
+}
+
+/** Unpins everything; where nothing is pinned there is none. */
+function clearButton(panel) {
+  if (!panel.view.pins.length) return [];
+  const attributes = { title: "Choose no token (Esc)", onclick: () => panel.view.unpin() };
+  return [el("button.quiet.clear", attributes, "Clear")];
+}
+
+/** How much of the weight of the chosen queries is on tokens that are hidden, whose lines are not drawn. */
+function hiddenWeight(panel, side, chosen) {
+  if (side !== "query" || !panel.view.muted.size || !panel.active.length) return [];
+  let sum = 0;
+  for (const { at } of chosen)
+    for (const head of panel.active) {
+      const found = panel.links.from(head, at);
+      if (!found) return [];
+      found.weights.forEach((weight, j) => {
+        if (panel.view.muted.has(found.keys[j])) sum += weight;
+      });
+    }
+  const share = sum / (chosen.length * panel.active.length);
+  const names = hiddenNames(panel);
+  return [
+    el("p", { "data-hidden": share }, `${share.toFixed(2)} of the weight is on ${names}, which ${are(panel)} hidden.`),
+  ];
+}
+
+/** The tokens that are hidden: "[CLS], [SEP]". */
+export function hiddenNames(panel) {
+  const names = [...new Set([...panel.view.muted].map((at) => panel.view.keySide.labels[at]))];
+  return names.length > 3 ? `${panel.view.muted.size} tokens` : names.join(", ");
+}
+
+function are(panel) {
+  return panel.view.muted.size > 1 ? "are" : "is";
+}
+
+function strongest(panel, side, chosen, links) {
+  return sums(panel, side, chosen, links)
+    .sort((a, b) => b.weight - a.weight)
+    .slice(0, LISTED);
+}
+
+/** Of several queries the mean, of several keys the sum: weights from a word are a mean, weights to it a sum. */
+function sums(panel, side, chosen, links) {
+  const known = new Map();
+  const among = panel.active.length * (side === "query" ? chosen.size : 1);
+  for (const link of links) {
+    const [mine, theirs] = side === "query" ? [link.query, link.key] : [link.key, link.query];
+    if (!chosen.has(mine)) continue;
+    const found = known.get(theirs) ?? { at: theirs, weight: 0, most: 0, head: 0 };
+    found.weight += link.weight / among;
+    if (link.weight > found.most) [found.most, found.head] = [link.weight, link.head];
+    known.set(theirs, found);
+  }
+  return [...known.values()];
+}
+
+function chip({ context: { palette } }, head) {
+  return { number: head, color: palette.head(head), ink: palette.overHead(head) };
+}
+
+/** How much of all weight lies on several chosen keys, such as a sentence: the mean over queries and heads that are on. */
+function marked(panel, side, chosen) {
+  if (side !== "key" || chosen.length < 2 || !panel.rows.dense || !panel.active.length) return [];
+  const count = panel.view.querySide.labels.length;
+  let sum = 0;
+  for (const { at } of chosen) {
+    const weights = panel.links.to(at, []);
+    if (!weights) return [];
+    for (const head of panel.active) for (let query = 0; query < count; query++) sum += weights[head * count + query];
+  }
+  const share = sum / (count * panel.active.length);
+  return [
+    el("p.finding", { "data-share": share }, `These ${chosen.length} tokens get ${share.toFixed(3)} of all weight.`),
+  ];
+}
+
+/** The clearest links as sentences: of each head its strongest, the three heads with the strongest ones. */
+function findings(panel, side, chosen, links) {
+  const best = new Map();
+  for (const link of links) {
+    if (!chosen.has(link[side]) || link.weight <= (best.get(link.head)?.weight ?? 0)) continue;
+    best.set(link.head, link);
+  }
+  const other = side === "query" ? "key" : "query";
+  const label = (link) => (side === "query" ? panel.view.keySide : panel.view.querySide).labels[link[other]];
+  const name = headName(panel);
+  return [...best.values()]
+    .sort((a, b) => b.weight - a.weight)
+    .slice(0, 3)
+    .filter(({ weight }) => weight >= 0.1)
+    .map((link) =>
+      side === "query"
+        ? `Head ${name(link.head)} looks at “${label(link)}” (${link.weight.toFixed(2)} of its weight).`
+        : `Head ${name(link.head)}: “${label(link)}” looks here with ${link.weight.toFixed(2)} of its weight.`,
+    );
+}
+
+/** "5.11": layer and head, where layers have numbers. */
+function headName(panel) {
+  return (head) => (isNumbered(panel.trace) ? `${panel.call.layer}.${head}` : String(head));
+}
+
+/** What the heads of this layer do, where the server found a pattern: the clearest first. */
+function layerFindings(panel) {
+  const name = headName(panel);
+  const own = (panel.view.patterns ?? []).filter(
+    ({ call, head, labels }) => call === panel.call.id && panel.active.includes(head) && labels.length,
+  );
+  const telling = own.filter(({ labels }) => labels.some((label) => !RESTING.includes(label)));
+  const resting = own.filter((head) => !telling.includes(head));
+  const sentences = telling.map(({ head, labels, scores }) => {
+    const label = labels.find((one) => !RESTING.includes(one)) ?? labels[0];
+    return { text: `Head ${name(head)} ${patternSentence(label, scores[label])}.`, meaning: patternMeaning(label) };
+  });
+  const many = resting.length > 1;
+  if (resting.length)
+    sentences.push({
+      text: `${many ? "Heads" : "Head"} ${resting.map(({ head }) => name(head)).join(", ")} ${many ? "rest" : "rests"} on the first token.`,
+      meaning: patternMeaning("sink"),
+    });
+  return sentences;
+}
+
+function measured(panel, side, tokens) {
+  const { active } = panel;
+  const heads = active.length === 1 ? `weights of head ${active[0]}` : `mean over ${counted(active.length, "head")}`;
+  if (side === "query") return tokens > 1 ? `${heads} and ${tokens} tokens` : heads;
+  const long = panel.rows.dense ? "" : `, of the queries in view and their ${STRONGEST} strongest keys`;
+  return `${heads}${tokens > 1 ? `, sum of ${tokens} tokens` : ""}${long}`;
+}
+
+/** What is drawn where nothing is focused: how many links of these queries, and how much of their weight. */
+export function legend(panel, queries, links) {
+  const { call } = panel;
+  let all = 0;
+  for (const query of queries)
+    for (const head of panel.active) {
+      const found = panel.links.from(head, query);
+      if (found) all += panel.links.total(found);
+    }
+  const held = links.reduce((sum, link) => sum + link.weight, 0);
+  const share = all ? ` They hold ${Math.round((100 * held) / all)} % of the weight of the queries in view.` : "";
+  const notes = [
+    panel.view.muted.size &&
+      `The lines from and to ${hiddenNames(panel)} are not drawn; the others are drawn as without hiding.`,
+    !panel.rows.dense && `The text is long: of each query the ${STRONGEST} strongest keys are looked at.`,
+  ];
+  return [
+    el("h2", { title: call.name }, layerTitle(panel.trace, call)),
+    el("p.quietly", `${call.kind}-attention, ${counted(call.heads, "head")}, ${call.queries} × ${call.keys}`),
+    el("p", `${links.length.toLocaleString("en")} links drawn.${share}`),
+    ...layerFindings(panel).map(({ text, meaning }) => el("p.finding", { title: meaning }, text)),
+    ...notes.filter(Boolean).map((words) => el("p", words)),
+    ...unknownWords(panel.view),
+  ];
+}
+
+/** How lines are drawn, and how tokens are chosen. */
+function hints() {
+  const faint = "A line is as strong as its weight, paler where many heads are on; what is too faint is not drawn.";
+  const hands =
+    "Click a token to choose it; drag, or click with Shift or Control, for several. Shift and the wheel move the right column.";
+  return [el("p.quietly", faint), el("p.quietly", hands)];
+}
+
+/** Of two layers side by side: the token whose weight differs most between them. @param {any[]} panels */
+export function difference(panels) {
+  const focus = panels[0].last.focus;
+  if (!focus.length || panels.some((panel) => panel.rows.signed || panel.last.waiting || !panel.active.length))
+    return [];
+  const { side } = focus[focus.length - 1];
+  const chosen = new Set(focus.filter((one) => one.side === side).map(({ at }) => at));
+  const weights = panels.map(
+    (panel) => new Map(sums(panel, side, chosen, panel.last.links).map((x) => [x.at, x.weight])),
+  );
+  const of = (at) => weights.map((layer) => layer.get(at) ?? 0);
+  const gap = (at) => Math.abs(of(at)[0] - of(at)[1]);
+  const all = [...new Set(weights.flatMap((layer) => [...layer.keys()]))];
+  if (!all.length) return [];
+  const most = all.reduce((best, at) => (gap(at) > gap(best) ? at : best));
+  const label = (side === "query" ? panels[0].view.keySide : panels[0].view.querySide).labels[most];
+  const name = ({ trace, call }) => layerTitle(trace, call).replace(/^Layer /, "layer\u00a0");
+  const shares = panels.map((panel, at) => `${number(of(most)[at])} in ${name(panel)}`);
+  const text = `The largest difference: “${label}” ${side === "query" ? "gets" : "gives"} ${shares.join(" and ")}.`;
+  return [el("p.finding.difference", { "data-at": most }, text)];
+}
+
+/** One label and its strongest link, for a screen reader. */
+export function said(panel, { side, at }, links) {
+  const best = links
+    .filter((link) => link[side] === at)
+    .reduce((most, link) => (link.alpha > (most?.alpha ?? 0) ? link : most), null);
+  const own = side === "query" ? panel.view.querySide : panel.view.keySide;
+  if (!best) return `${own.labels[at]}, ${at}`;
+  const other = side === "query" ? panel.view.keySide.labels[best.key] : panel.view.querySide.labels[best.query];
+  const looks = side === "query" ? "looks most at" : "is looked at most by";
+  const verb = panel.rows.signed ? (side === "query" ? "gets most from" : "gives most to") : looks;
+  return `${own.labels[at]}, ${at}: ${verb} ${other}, ${number(best.weight)}, head ${best.head}`;
+}
+
+const HEADS_LISTED = 5;
+const LAYERS = 64; // asked at most
+const WHOLE = 2048; // queries up to which what all of them give to one key is asked
+
+/** `view` is the Heads view: its context, trace, call, sides, pins and what is hidden. */
+class StrongestHeads {
+  constructor(view) {
+    this.view = view;
+    this.root = el("section.strongest", { "aria-label": "Strongest heads of all layers", hidden: true });
+    this.asking = new AbortController();
+    /** What is listed, for tests. @type {{call: Call, head: number, at: number, weight: number}[]} */
+    this.best = [];
+  }
+
+  /** List the heads for the token that was chosen last. */
+  show() {
+    const { view } = this;
+    const pin = view.pins.at(-1) ?? null;
+    const calls = view.trace.calls.filter(
+      (call) => call.query_side === view.call.query_side && call.key_side === view.call.key_side,
+    );
+    const possible = pin && calls.length > 1 && calls.length <= LAYERS && !view.rows.signed;
+    const stamp = possible ? JSON.stringify([pin, view.level, view.mutes, view.state.entry, calls[0].id]) : "";
+    if (stamp === this.stamp) return;
+    this.stamp = stamp;
+    this.asking.abort();
+    this.asking = new AbortController();
+    this.best = [];
+    this.root.hidden = true;
+    if (possible && (pin.side === "query" || view.call.queries <= WHOLE))
+      this.load(calls, pin, this.asking.signal).catch(() => {}); // a file may hold maps only: nothing is listed
+  }
+
+  async load(calls, pin, signal) {
+    const { view } = this;
+    const { querySide, keySide, muted, mutedQueries } = view;
+    const group = view.sideOf(pin).groups[pin.at];
+    const span = `${group[0]}:${group[group.length - 1] + 1}`;
+    const part = pin.side === "query" ? { rows: span } : { cols: span };
+    const params = { entry: view.state.entry ?? 0, ...part, type: "float16" };
+    const answers = await Promise.all(
+      calls.map((call) => view.context.source.array(`${callPath(view.trace, call)}/weights`, params, signal)),
+    );
+    if (signal.aborted) return;
+    const [others, hidden] = pin.side === "query" ? [keySide.groups, muted] : [querySide.groups, mutedQueries];
+    const found = answers.flatMap(({ data, shape: [heads, rows, columns] }, at) =>
+      Array.from({ length: heads }, (_, head) => {
+        const matrix = data.subarray(head * rows * columns, (head + 1) * rows * columns);
+        const weights = pin.side === "query" ? rowMean(matrix, columns, others) : columnSums(matrix, columns, others);
+        return { call: calls[at], head, ...largest(weights, hidden) };
+      }),
+    );
+    this.best = found.sort((a, b) => b.weight - a.weight).slice(0, HEADS_LISTED);
+    const labels = (pin.side === "query" ? keySide : querySide).labels;
+    const { palette, state } = view.context;
+    this.root.replaceChildren(
+      el("h3", `Strongest heads of all ${calls.length} layers`),
+      el(
+        "div.bars",
+        ...this.best.map(({ call, head, at, weight }) =>
+          barRow({
+            label: `${layerTitle(view.trace, call)} ${pin.side === "query" ? "→" : "←"} ${labels[at]}`,
+            at,
+            weight,
+            share: weight / (this.best[0].weight || 1),
+            head: { number: head, color: palette.head(head), ink: palette.overHead(head) },
+            title: `${layerTitle(view.trace, call)}, head ${head}: open it alone`,
+            run: () => state.set({ call: call.id, head, heads: [head] }),
+          }),
+        ),
+      ),
+    );
+    this.root.hidden = false;
+  }
+
+  close() {
+    this.asking.abort();
+  }
+}
+
+/** [queries of one group × keys] → the mean over the queries, by labels of the keys. */
+function rowMean(matrix, columns, groups) {
+  const rows = Array.from({ length: matrix.length / columns }, (_, i) =>
+    matrix.subarray(i * columns, (i + 1) * columns),
+  );
+  return gather(rows, groups);
+}
+
+/** [queries × keys of one group] → the sum over the keys, by labels of the queries: of each the mean. */
+function columnSums(matrix, columns, groups) {
+  return Float32Array.from(groups, (rows) => {
+    let sum = 0;
+    for (const i of rows) for (let j = 0; j < columns; j++) sum += matrix[i * columns + j];
+    return sum / rows.length;
+  });
+}
+
+function largest(weights, hidden) {
+  let best = { at: 0, weight: 0 };
+  weights.forEach((weight, at) => {
+    if (weight > best.weight && !hidden.has(at)) best = { at, weight };
+  });
+  return best;
+}
+
+// "What if": silence a head or hide a word, run the model again, and see what it predicts and which heads changed.
+//
+// POST /api/what-if answers {before, after: [{piece, share | null}], heads: [{call, layer, head, change}], trace}.
+
+const CHANGES_LISTED = 5;
+const ELSEWHERE = () => [
+  el("p", "a head is silenced, or a word is hidden? With regard on your computer, this page runs the model again:"),
+  el("p", el("code", "regard view")),
+];
+
+/** A panel below the sidebar of the Heads view; `view` has context, trace, call, querySide, active and pins. */
+class WhatIfPanel {
+  constructor(view) {
+    this.view = view;
+    this.root = el("section.what-if", { "aria-label": "What if" });
+    this.head = 0;
+    this.result = el("div", { role: "status" });
+    this.running = null;
+  }
+
+  /** Whether the model that read this trace can run again. */
+  get possible() {
+    const { trace, context } = this.view;
+    if (trace.made?.second) return false; // the request has one text
+    if (this.elsewhere) return false;
+    return Boolean(trace.made && context.about.models.some((model) => model.name === trace.made.model));
+  }
+
+  /** Whether it takes an installation: a page without a server runs no model with heads silenced. */
+  get elsewhere() {
+    const { trace, context } = this.view;
+    return Boolean(trace.made && context.source.runs?.("/api/what-if") === false);
+  }
+
+  /** The controls: a head, and the word that is chosen. */
+  show() {
+    this.root.hidden = !this.possible && !this.elsewhere;
+    if (!this.possible) {
+      if (this.elsewhere) this.root.replaceChildren(el("h3", "What if …"), ...ELSEWHERE());
+      return;
+    }
+    const { call, pins, querySide, active, trace } = this.view;
+    const word = pins.find((pin) => pin.side === "query") ?? pins[0] ?? null;
+    const own = trace.made.generate ? null : word; // of a text that was written, positions move
+    const label = own && (own.side === "query" ? querySide : this.view.keySide).labels[own.at];
+    const stamp = JSON.stringify([call.id, active, own, trace.id]);
+    if (stamp === this.stamp) return;
+    this.stamp = stamp;
+    this.head = active.length === 1 ? active[0] : Math.min(this.head, call.heads - 1);
+    const heads = Array.from({ length: call.heads }, (_, i) => [i, String(i)]);
+    const position = own && (own.side === "query" ? querySide : this.view.keySide).groups[own.at][0];
+    this.result.replaceChildren();
+    this.root.replaceChildren(
+      el("h3", "What if …"),
+      el(
+        "div.buttons",
+        choice("head", heads, this.head, (value) => (this.head = Number(value))),
+        el("button", { onclick: () => this.run({ silence: { [call.name]: [this.head] } }) }, "is silenced"),
+      ),
+      ...(own && call.query_side === call.key_side
+        ? [el("div.buttons", el("button", { onclick: () => this.run({ hide: [position] }) }, `“${label}” is hidden`))]
+        : []),
+      this.result,
+    );
+  }
+
+  async run(change) {
+    this.running?.abort();
+    const control = new AbortController();
+    this.running = control;
+    const { trace, context } = this.view;
+    this.result.replaceChildren(el("p.quietly", "Running the model twice …"));
+    try {
+      const body = { model: trace.made.model, text: trace.made.text, ...change };
+      const answer = await context.source.post("/api/what-if", body, control.signal);
+      this.result.replaceChildren(...this.report(answer));
+      this.answer = answer;
+    } catch (error) {
+      if (error.name !== "AbortError") this.result.replaceChildren(el("p.problem", error.message));
+    }
+  }
+
+  report({ before, after, heads, trace }) {
+    const words = (list) =>
+      list
+        .slice(0, 3)
+        .map(({ piece, share }) => `“${plain(piece)}”${share == null ? "" : ` ${number(share)}`}`)
+        .join(", ");
+    const rows = heads
+      .slice(0, CHANGES_LISTED)
+      .map(({ call, layer, head, change }) =>
+        el(
+          "li",
+          el(
+            "button.quiet",
+            { onclick: () => this.view.context.state.set({ call, heads: [head] }) },
+            `${layer == null ? "" : `${layer}.`}${head}`,
+          ),
+          ` moves ${number(change)} of its weight`,
+        ),
+      );
+    return [
+      ...(before.length
+        ? [el("p", "Predicted before: ", el("strong", words(before))), el("p", "and now: ", el("strong", words(after)))]
+        : []),
+      ...(heads.length && heads.every(({ change }) => change === 0)
+        ? [el("p", "No head's weights change: nothing that attends comes after this one.")]
+        : [
+            el("p", rows.length ? "The heads that changed most:" : "The runs cannot be compared head by head."),
+            el("ol.changes", ...rows),
+          ]),
+      el("button", { onclick: () => this.view.context.open(trace) }, "Look at this run"),
+    ];
+  }
+
+  close() {
+    this.running?.abort();
+  }
+}
+
+// The words beside the Heads view while it shows contributions: what each key added to the chosen answer, or took from it.
+
+/** The tokens that the focused ones are linked to, by the size of their contributions. */
+function contributionSummary(panel, focus, links, bring) {
+  const side = focus[focus.length - 1].side;
+  const chosen = new Set(focus.filter((one) => one.side === side).map(({ at }) => at));
+  const opposite = side === "query" ? "key" : "query";
+  const own = side === "query" ? panel.view.querySide : panel.view.keySide;
+  const other = side === "query" ? panel.view.keySide : panel.view.querySide;
+  const sums = new Map();
+  for (const link of links) if (chosen.has(link[side])) addTo(sums, link[opposite], link);
+  const best = [...sums.values()].sort((a, b) => Math.abs(b.sum) - Math.abs(a.sum)).slice(0, LISTED);
+  const names = [...chosen].slice(0, 3).map((at) => `“${own.labels[at]}”`);
+  const title =
+    side === "query"
+      ? `To ${panel.view.answerChoice.name}, through ${names.join(", ")}`
+      : `To ${panel.view.answerChoice.name}, from ${names.join(", ")}`;
+  return [
+    el("div.aside-title", el("h2", title), ...clearButton(panel)),
+    el("p.quietly", `sum over ${counted(panel.active.length, "head")}; + adds to the score, − takes from it`),
+    el(
+      "div.bars",
+      ...best.map((one) => contributionRow(panel, one, other.labels[one.at], Math.abs(best[0].sum), bring, opposite)),
+    ),
+    ...(best.length ? [] : [el("p.quietly", "Nothing here contributes, or every head is off.")]),
+  ];
+}
+
+function addTo(sums, at, { head, weight }) {
+  const found = sums.get(at) ?? { at, sum: 0, most: 0, head: 0 };
+  found.sum += weight;
+  if (Math.abs(weight) > Math.abs(found.most)) [found.most, found.head] = [weight, head];
+  sums.set(at, found);
+}
+
+function contributionRow({ active, context: { palette } }, { at, sum, most, head }, label, largest, bring, side) {
+  const line = barRow({
+    label,
+    at,
+    weight: sum,
+    share: Math.abs(sum) / largest,
+    head: { number: head, color: palette.head(head), ink: palette.overHead(head) },
+    most: active.length > 1 ? most : null,
+    title: `token ${at}; most by head ${head}: ${number(most)}`,
+    run: () => bring({ side, at }),
+  });
+  return signBar(line, sum, palette);
+}
+
+/** A square in the colour of a sign. */
+function signSquare(palette, x) {
+  const square = el("span", { "aria-hidden": "true" }, "■");
+  square.style.color = palette.signed(x);
+  return square;
+}
+
+/** What is drawn where nothing is focused: the totals of this layer's heads. */
+function contributionLegend(panel, _queries, links) {
+  const { call } = panel;
+  const { answerChoice } = panel.view;
+  const totals = answerChoice.ofCall(call)?.totals ?? [];
+  const largest = Math.max(...totals.map(Math.abs), 1e-30);
+  const { palette } = panel.context;
+  const bars = panel.active.map((head) => {
+    const line = barRow({
+      label: "head",
+      at: head,
+      weight: totals[head],
+      share: Math.abs(totals[head]) / largest,
+      title: "all its contributions added up",
+      run: () => panel.context.state.set({ heads: [head] }),
+    });
+    return signBar(line, totals[head], palette);
+  });
+  const name = isNumbered(panel.trace) ? `Layer ${call.layer}` : ownName(panel.trace, call);
+  return [
+    el("h2", `${name} to ${answerChoice.name}`),
+    el(
+      "p",
+      signSquare(palette, 0.7),
+      " adds to its score, ",
+      signSquare(palette, -0.7),
+      " takes from it. A line is as strong as its contribution; the strongest of this layer is ",
+      number(answerChoice.ofCall(call)?.peak ?? 0),
+      ".",
+    ),
+    el("p.quietly", `${links.length.toLocaleString("en")} links drawn. All contributions of each head, added up:`),
+    el("div.bars", ...bars),
+    el("p.quietly", "Click a token to keep it chosen. Effects lists the heads of all layers."),
+  ];
+}
+
+export class HeadsAside {
+  /** `view` is the Heads view. */
+  constructor(view) {
+    this.view = view;
+    this.words = el("div");
+    this.strongest = new StrongestHeads(view);
+    this.whatIf = new WhatIfPanel(view);
+    this.root = el(
+      "aside.aside",
+      { "aria-label": "What the chosen token looks at" },
+      this.words,
+      this.strongest.root,
+      this.whatIf.root,
+    );
+    this.answer = answerLine(this.root);
+    this.ending = new AbortController();
+  }
+
+  /** The state changed. */
+  update() {
+    this.listed = null;
+    this.strongest.show();
+    this.whatIf.show();
+  }
+
+  /** What the heads do, by the server's definitions: said in words where no token is chosen. */
+  async findPatterns() {
+    const { context, trace, state } = this.view;
+    const path = `/api/traces/${encodeURIComponent(trace.id)}/patterns`;
+    try {
+      const { heads } = await context.source.get(path, { entry: state.entry ?? 0 }, this.ending.signal);
+      this.view.patterns = heads;
+      this.listed = null;
+      this.view.paint();
+    } catch {
+      // A file may hold none, and a long text takes too long: the page then says nothing about patterns.
+    }
+  }
+
+  /** The words for what the panels drew; nothing where that is what is there already. */
+  list() {
+    const { view } = this;
+    const { pins, mutes, level } = view;
+    const panels = view.panels.filter((panel) => panel.last);
+    const drawn = panels.map(({ call, active, rowsKey, last: { focus, links, waiting } }) => [
+      ...[call.id, active, rowsKey, focus, links.length, waiting],
+    ]);
+    const key = JSON.stringify([pins, mutes, level, view.panels.length, drawn]);
+    if (!panels.length || key === this.listed) return;
+    this.listed = key;
+    const several = view.panels.length > 1;
+    const [title, ...rest] = panels.flatMap((panel, at) => this.wordsOf(panel, several, at === 0));
+    this.words.replaceChildren(
+      title,
+      ...(panels.length > 1 ? difference(panels) : []),
+      ...rest,
+      ...(panels[0].last?.focus.length || panels[0].rows.signed ? [] : hints()),
+    );
+    this.showAnswer();
+    const { hover } = view.pointer;
+    const [first] = panels;
+    if (hover && first.last) view.context.announce(said(first, hover, first.last.links));
+  }
+
+  /** Of one layer; beside another one its name comes first, and what is chosen is said once. */
+  wordsOf(panel, several, first) {
+    const { focus, links, rows, waiting } = panel.last;
+    const name = layerTitle(panel.trace, panel.call);
+    if (waiting && !links.length)
+      return [el("p.quietly", { role: "status" }, `Reading ${name.replace(/^Layer/, "layer")} …`)];
+    const { signed } = panel.rows;
+    if (!focus.length) return signed ? contributionLegend(panel, rows, links) : legend(panel, rows, links);
+    const bring = (label) => this.view.bring(label);
+    const [title, ...rest] = (signed ? contributionSummary : summary)(panel, focus, links, bring);
+    return several ? [...(first ? [title] : []), el("h3.layer-name", name), ...rest] : [title, ...rest];
+  }
+
+  showAnswer() {
+    const chosen = this.view.panels[0].last?.focus.length;
+    const [first] = chosen ? this.words.querySelectorAll(".finding, .barrow") : [];
+    const [word, value] = [first?.querySelector(".barlabel")?.firstChild, first?.querySelector(".value")];
+    this.answer.show(word && value ? `${word.textContent}: ${value.textContent}` : first?.textContent);
+  }
+
+  close() {
+    this.ending.abort();
+    this.strongest.close();
+    this.whatIf.close();
+  }
+}

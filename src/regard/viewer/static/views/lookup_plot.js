@@ -1,0 +1,382 @@
+// The playground's picture: a curve over one number, a field over two, bars over more. The query and the entries drag.
+import { inks, makeBoard, place, polyline, shortened, ticks } from "../draw/canvas.js";
+import { el } from "../draw/elements.js";
+import { figure, TABLES, written } from "./lookup.js";
+import { average, energies, MOST_POSITION, POSITIONS, weights } from "./lookup_formulas.js";
+
+const MARGIN = { left: 48, right: 20, top: 20, bottom: 34 };
+const FIELD = 72; // cells of the field, across and down
+const REACH = 14; // pixels within which a pointer takes hold of a point
+
+/** `ask(vector)` is another query, `move(row, {key, value})` another entry. */
+export function makePlot(host, { context, ask, move }) {
+  /** @type {any[]} */
+  let [now, shown, held, frame] = [null, null, null, null]; // `frame`: the axes, kept still while something is dragged
+  const stage = el("div.lookup-stage");
+  const bars = el("div.features");
+  host.append(stage, bars);
+  const board = makeBoard(stage, { tabindex: "0", role: "application", "data-arrows": true }, (pen, width, height) =>
+    draw(pen, width, height, inks(host)),
+  );
+  const { node, size } = board;
+
+  const width = () => (Array.isArray(shown?.query) && shown.w ? shown.query.length : 0);
+  const X = (x) => MARGIN.left + ((x - frame.x0) / (frame.x1 - frame.x0)) * (size.width - MARGIN.left - MARGIN.right);
+  const Y = (y) =>
+    size.height - MARGIN.bottom - ((y - frame.y0) / (frame.y1 - frame.y0)) * (size.height - MARGIN.top - MARGIN.bottom);
+  const at = ({ x, y }) => [
+    near(
+      frame.x0 + ((x - MARGIN.left) / (size.width - MARGIN.left - MARGIN.right)) * (frame.x1 - frame.x0),
+      frame.x1 - frame.x0,
+    ),
+    near(
+      frame.y0 +
+        ((size.height - MARGIN.bottom - y) / (size.height - MARGIN.top - MARGIN.bottom)) * (frame.y1 - frame.y0),
+      frame.y1 - frame.y0,
+    ),
+  ];
+  const said = () => (Array.isArray(shown.z) ? shown.z.map(figure).join(", ") : String(shown.z));
+  const spot = (j) => [X(shown.keys[j][0]), Y(width() === 1 ? shown.values[j][0] : shown.keys[j][1])];
+
+  node.addEventListener("pointerdown", (event) => {
+    held = nearest(place(event, node));
+    node.setPointerCapture(event.pointerId);
+    drag(event);
+  });
+  node.addEventListener("pointermove", (event) => {
+    if (held !== null) drag(event);
+    else if (frame) node.style.cursor = nearest(place(event, node)) === "query" && width() === 1 ? "ew-resize" : "grab";
+  });
+  for (const end of ["pointerup", "pointercancel"]) {
+    node.addEventListener(end, () => {
+      held = null;
+      board.ask();
+    });
+  }
+  node.addEventListener("keydown", (event) => {
+    const direction = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
+    if (!direction || !frame) return;
+    event.preventDefault();
+    const spans = [frame.x1 - frame.x0, frame.y1 - frame.y0];
+    ask(shown.query.map((x, d) => near(x + direction[d] * (event.shiftKey ? 0.1 : 0.01) * spans[d], spans[d])));
+    context.announce(`query ${now.query}, z ${said()}`);
+  });
+
+  function nearest({ x, y }) {
+    const far = shown.keys.map((_, j) => Math.hypot(spot(j)[0] - x, spot(j)[1] - y));
+    const best = far.indexOf(Math.min(...far));
+    const query =
+      width() === 1 ? Math.abs(X(shown.query[0]) - x) : Math.hypot(X(shown.query[0]) - x, Y(shown.query[1]) - y);
+    return far[best] < REACH && far[best] < query ? best : "query";
+  }
+
+  function drag(event) {
+    const vector = at(place(event, node));
+    if (held === "query") ask(vector.slice(0, width()));
+    else if (width() === 1) move(held, { key: written(vector.slice(0, 1)), value: written(vector.slice(1)) });
+    else move(held, { key: written(vector) });
+  }
+
+  function show(state, numbers) {
+    [now, shown] = [state, numbers];
+    stage.hidden = ![1, 2].includes(width()) || !shown.values.every((value) => Array.isArray(value));
+    bars.hidden = width() < 3;
+    if (!bars.hidden) features(TABLES[now.table].features ?? []);
+    if (stage.hidden) return;
+    node.setAttribute("aria-label", `query ${now.query}, z = ${said()}; arrow keys move the query, with shift further`);
+    board.ask();
+  }
+
+  function draw(pen, across, down, colors) {
+    if (!shown || stage.hidden) return;
+    if (held === null || !frame) frame = axes();
+    pen.font = `12px ${colors.font}`;
+    if (width() === 1) curve(pen, across, down, colors);
+    else plane(pen, across, down, colors);
+  }
+
+  /** A margin of a fifth around keys and query, and for the curve around the values and the answer. */
+  function axes() {
+    const spread = (all) => {
+      const [least, most] = [Math.min(...all), Math.max(...all)];
+      const more = (most - least || Math.abs(most) || 1) * 0.2;
+      return [least - more, most + more];
+    };
+    const all = [...shown.keys, shown.query];
+    const [x0, x1] = spread(all.map((key) => key[0]));
+    const answer = Array.isArray(shown.z) ? [shown.z[0]] : []; // without a normalizer it may lie beyond the values
+    const heights = width() === 1 ? [...shown.values.map((value) => value[0]), ...answer] : all.map((key) => key[1]);
+    const [y0, y1] = spread(heights);
+    return { x0, x1, y0, y1 };
+  }
+
+  function grid(pen, across, down, { line, soft }) {
+    Object.assign(pen, { strokeStyle: line, fillStyle: soft, lineWidth: 1, textAlign: "center" });
+    for (const x of ticks(frame.x0, frame.x1)) {
+      polyline(pen, [
+        [X(x), MARGIN.top],
+        [X(x), down - MARGIN.bottom],
+      ]);
+      pen.fillText(figure(x), X(x), down - MARGIN.bottom + 18);
+    }
+    pen.textAlign = "right";
+    for (const y of ticks(frame.y0, frame.y1)) {
+      polyline(pen, [
+        [MARGIN.left, Y(y)],
+        [across - MARGIN.right, Y(y)],
+      ]);
+      pen.fillText(figure(y), MARGIN.left - 8, Y(y) + 4);
+    }
+  }
+
+  /** The answer for every query in sight, not only for the one asked. */
+  function answered(query) {
+    const masked = now.rows.map((row) => Boolean(row.masked));
+    return average(
+      weights(now.normalize, energies(now.energy, query, shown.keys, masked, now.parameters, now), {
+        ...now.parameters,
+        own: now.own,
+      }),
+      shown.values,
+    )[0];
+  }
+
+  function curve(pen, across, down, colors) {
+    grid(pen, across, down, colors);
+    const [q] = shown.query;
+    const points = Array.from({ length: across + 1 }, (_, i) => frame.x0 + ((frame.x1 - frame.x0) * i) / across);
+    pen.save();
+    pen.beginPath();
+    pen.rect(MARGIN.left, MARGIN.top, across - MARGIN.left - MARGIN.right, down - MARGIN.top - MARGIN.bottom);
+    pen.clip();
+    Object.assign(pen, { strokeStyle: colors.accent, lineWidth: 2.5 });
+    polyline(
+      pen,
+      points.map((x) => [X(x), Y(answered([x]))]),
+    );
+    pen.restore();
+    Object.assign(pen, { strokeStyle: colors.ink, lineWidth: 1.5 });
+    polyline(pen, [
+      [X(q), MARGIN.top],
+      [X(q), down - MARGIN.bottom],
+    ]);
+    entries(pen, colors);
+    if (Array.isArray(shown.z)) dot(pen, X(q), Y(shown.z[0]), 7, colors.accent, colors.paper);
+    label(pen, `q = ${figure(q)}    z = ${said()}`, X(q), MARGIN.top - 8, colors);
+  }
+
+  function plane(pen, across, down, colors) {
+    const cell = [(across - MARGIN.left - MARGIN.right) / FIELD, (down - MARGIN.top - MARGIN.bottom) / FIELD];
+    const field = Array.from({ length: FIELD * FIELD }, (_, i) => {
+      const [u, v] = [((i % FIELD) + 0.5) / FIELD, (Math.floor(i / FIELD) + 0.5) / FIELD];
+      return answered([frame.x0 + u * (frame.x1 - frame.x0), frame.y1 - v * (frame.y1 - frame.y0)]);
+    });
+    // Averages lie between the values; sums may not.
+    const all = [...shown.values.map((value) => value[0]), ...field];
+    const [least, most] = [Math.min(...all), Math.max(...all)];
+    for (const [i, z] of field.entries()) {
+      const [column, row] = [i % FIELD, Math.floor(i / FIELD)];
+      const [x, y] = [MARGIN.left + column * cell[0], MARGIN.top + row * cell[1]];
+      pen.fillStyle = context.palette.ramp(0.06 + 0.6 * ((z - least) / (most - least || 1)));
+      // Cells end on whole pixels, or seams show between them.
+      pen.fillRect(
+        Math.round(x),
+        Math.round(y),
+        Math.round(x + cell[0]) - Math.round(x),
+        Math.round(y + cell[1]) - Math.round(y),
+      );
+    }
+    grid(pen, across, down, { ...colors, line: "rgb(128 128 128 / 0.25)" });
+    const query = [X(shown.query[0]), Y(shown.query[1])];
+    shown.w.forEach((w, j) => {
+      const size = Math.min(1, Math.abs(w)); // without a normalizer weights may be negative, or above 1
+      if (size < 0.001) return;
+      Object.assign(pen, { strokeStyle: colors.ink, lineWidth: 1 + 7 * size, globalAlpha: 0.25 + 0.75 * size });
+      polyline(pen, [query, spot(j)]);
+      pen.globalAlpha = 1;
+    });
+    entries(pen, colors);
+    dot(pen, ...query, 9, colors.accent, colors.paper);
+    label(pen, `z = ${said()}`, query[0], query[1] - 16, colors);
+  }
+
+  function entries(pen, colors) {
+    shown.keys.forEach((_, j) => {
+      const [x, y] = spot(j);
+      const radius = 5 + 10 * Math.sqrt(Math.min(1, Math.abs(shown.w[j])));
+      dot(pen, x, y, radius, now.rows[j].masked ? colors.line : colors.ink, colors.paper);
+      label(pen, figure(shown.values[j][0]), x, y - radius - 6, colors);
+    });
+  }
+
+  function features(names) {
+    const labels = shown.query.map((_, d) => names[d] ?? `feature ${d + 1}`);
+    if ([...bars.children].map((line) => line.firstChild?.textContent).join() !== labels.join())
+      bars.replaceChildren(...labels.map(feature));
+    const z = Array.isArray(shown.z) ? shown.z : null;
+    [...bars.children].forEach((line, d) => {
+      const [, pair, input, figures] = /** @type {any[]} */ ([...line.children]);
+      input.value = shown.query[d];
+      figures.textContent = `${figure(shown.query[d])} → ${z ? figure(z[d]) : "—"}`;
+      [shown.query[d], z?.[d] ?? 0].forEach(
+        (x, i) => (pair.children[i].style.width = `${Math.min(Math.abs(x) / 2, 1) * 100}%`),
+      );
+    });
+  }
+
+  function feature(name, d) {
+    const input = el("input", {
+      type: "range",
+      min: -2,
+      max: 2,
+      step: 0.05,
+      "aria-label": `query, ${name}`,
+      oninput: () => ask(shown.query.map((x, i) => (i === d ? Number(input.value) : x))),
+    });
+    return el(
+      "div.feature",
+      el("span.name", name),
+      el("span.pair", el("span.fill.energy"), el("span.fill.weight")),
+      input,
+      el("span.figure"),
+    );
+  }
+
+  return {
+    show,
+    picture: () => ({
+      width: size.width,
+      height: size.height,
+      draw: (pen) => draw(pen, size.width, size.height, inks(host)),
+    }),
+    close: board.close,
+  };
+}
+
+/** As many digits as a pixel of that span is worth. */
+function near(x, span) {
+  return Number(x.toFixed(Math.max(0, 3 - Math.floor(Math.log10(span)))));
+}
+
+function dot(pen, x, y, radius, fill, edge) {
+  pen.beginPath();
+  pen.arc(x, y, radius, 0, 2 * Math.PI);
+  Object.assign(pen, { fillStyle: fill, strokeStyle: edge, lineWidth: 2 });
+  pen.fill();
+  pen.stroke();
+}
+
+/** Words on a ground of the page's colour: legible on whatever lies under them. */
+function label(pen, text, x, y, { paper, ink }) {
+  const wide = pen.measureText(text).width + 8;
+  Object.assign(pen, { fillStyle: paper, globalAlpha: 0.8, textAlign: "center" });
+  pen.fillRect(x - wide / 2, y - 12, wide, 16);
+  Object.assign(pen, { fillStyle: ink, globalAlpha: 1 });
+  pen.fillText(text, x, y);
+}
+
+// The picture of positions: the vectors of the first positions, and how much an energy changes with the distance.
+
+const WIDTH = 32; // components of the vectors in the picture: more than a table has, as many as a small model
+const COUNT = MOST_POSITION + 1;
+const CURVE_MARGIN = { left: 44, right: 14, top: 26, bottom: 30 };
+
+export function makePositionsPlot(host, { context }) {
+  let now = null;
+  const picture = el("div.positions-matrix");
+  const curve = el("div.positions-curve");
+  host.append(picture, curve);
+  const shown = () => now && now.positions !== "none";
+  const boards = [
+    makeBoard(picture, { role: "img" }, (pen, width, height) => shown() && matrix(pen, width, height, inks(host))),
+    makeBoard(curve, { role: "img" }, (pen, width, height) => shown() && byDistance(pen, width, height, inks(host))),
+  ];
+
+  function matrix(pen, width, height, colors) {
+    const part = POSITIONS[now.positions];
+    const rows = Array.from({ length: COUNT }, (_, p) => part.row(p, WIDTH, now.parameters));
+    const size = Math.max(1e-12, ...rows.flat().map(Math.abs));
+    const [across, down] = [
+      width - CURVE_MARGIN.left - CURVE_MARGIN.right,
+      height - CURVE_MARGIN.top - CURVE_MARGIN.bottom,
+    ];
+    const X = (c) => Math.round(CURVE_MARGIN.left + (c * across) / rows[0].length);
+    const Y = (p) => Math.round(CURVE_MARGIN.top + (p * down) / COUNT);
+    heading(pen, part.rows, width, colors);
+    rows.forEach((row, p) => {
+      row.forEach((x, c) => {
+        pen.fillStyle = context.palette.signed(x / size);
+        pen.fillRect(X(c), Y(p), X(c + 1) - X(c), Y(p + 1) - Y(p)); // on whole pixels, or seams show between cells
+      });
+    });
+    Object.assign(pen, { strokeStyle: colors.line, lineWidth: 1, fillStyle: colors.soft, textAlign: "right" });
+    pen.strokeRect(X(0) - 0.5, Y(0) - 0.5, X(rows[0].length) - X(0) + 1, Y(COUNT) - Y(0) + 1);
+    for (const p of [0, 8, 16, 24]) pen.fillText(String(p), CURVE_MARGIN.left - 8, (Y(p) + Y(p + 1)) / 2 + 4);
+    Object.assign(pen, { fillStyle: colors.accent, textAlign: "right" });
+    const [edge, middle] = [X(rows[0].length) + 3, (Y(now.at) + Y(now.at + 1)) / 2];
+    pen.beginPath();
+    pen.moveTo(edge, middle);
+    pen.lineTo(edge + 9, middle - 6);
+    pen.lineTo(edge + 9, middle + 6);
+    pen.fill();
+    pen.fillText(`the query stands at ${now.at}`, width, height - 10);
+  }
+
+  function byDistance(pen, width, height, colors) {
+    const part = POSITIONS[now.positions];
+    const of = (distance) => part.byDistance(distance, WIDTH, now.parameters);
+    const reach = COUNT;
+    const points = Array.from({ length: 8 * reach + 1 }, (_, i) => -reach + i / 4).map((d) => [d, of(d)]);
+    const values = points.map((point) => point[1]);
+    const [least, most] = [Math.min(0, ...values), Math.max(0, ...values)];
+    const X = (d) => CURVE_MARGIN.left + ((d + reach) / (2 * reach)) * (width - CURVE_MARGIN.left - CURVE_MARGIN.right);
+    const Y = (y) =>
+      height -
+      CURVE_MARGIN.bottom -
+      ((y - least) / (most - least || 1)) * (height - CURVE_MARGIN.top - CURVE_MARGIN.bottom);
+    heading(pen, part.curve, width, colors);
+    Object.assign(pen, { strokeStyle: colors.line, fillStyle: colors.soft, lineWidth: 1, textAlign: "right" });
+    for (const y of ticks(least, most)) {
+      polyline(pen, [
+        [CURVE_MARGIN.left, Y(y)],
+        [width - CURVE_MARGIN.right, Y(y)],
+      ]);
+      pen.fillText(figure(y), CURVE_MARGIN.left - 8, Y(y) + 4);
+    }
+    pen.textAlign = "center";
+    for (const d of [-24, -16, -8, 0, 8, 16, 24]) pen.fillText(figure(d), X(d), height - 10);
+    Object.assign(pen, { strokeStyle: colors.accent, lineWidth: 2 });
+    polyline(
+      pen,
+      points.map(([d, y]) => [X(d), Y(y)]),
+    );
+    now.rows.forEach((row, j) => {
+      if (row.masked || Math.abs(j - now.at) > reach) return;
+      Object.assign(pen, { fillStyle: colors.ink, strokeStyle: colors.paper, lineWidth: 1.5 });
+      pen.beginPath();
+      pen.arc(X(j - now.at), Y(of(j - now.at)), 4.5, 0, 2 * Math.PI);
+      pen.fill();
+      pen.stroke();
+    });
+  }
+
+  function heading(pen, text, width, colors) {
+    Object.assign(pen, { font: `12px ${colors.font}`, fillStyle: colors.soft, textAlign: "left" });
+    pen.fillText(shortened(pen, text, width - CURVE_MARGIN.left), CURVE_MARGIN.left, 14);
+  }
+
+  return {
+    show(state) {
+      now = state;
+      host.hidden = !shown();
+      if (host.hidden) return;
+      const { title, rows, curve: words } = POSITIONS[now.positions];
+      boards[0].node.setAttribute("aria-label", `${title} positions. ${rows}; the query stands at ${now.at}`);
+      boards[1].node.setAttribute("aria-label", `${title} positions by distance: ${words}`);
+      for (const board of boards) board.ask();
+    },
+    close() {
+      for (const board of boards) board.close();
+    },
+  };
+}
