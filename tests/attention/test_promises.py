@@ -128,7 +128,7 @@ def test_a_changed_parameter_is_noticed_before_the_backward() -> None:
     z = attend(q, k, v, energy=energy, normalize=r.Sparsemax())
     with torch.no_grad():
         energy.weight.mul_(3)
-    with pytest.raises(RuntimeError, match="changed in place|modified by an inplace operation"):
+    with pytest.raises(RuntimeError, match=r"changed in place|modified by an inplace operation"):
         z.sum().backward()
 
 

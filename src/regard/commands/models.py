@@ -7,7 +7,7 @@ import os
 import secrets
 from functools import partial
 from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
-from typing import Annotated, Any, Literal, TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from ..seeing import Seen
     from ..seeing.capture.huggingface_text_model import TextModel
     from ..seeing.capture.tokenized_text import TokenizedText
-    from ..seeing.corpus import Process
-    from ..seeing.corpus import Sums
+    from ..seeing.corpus import Process, Sums
     from ..seeing.effects.effect_table import Effects
     from ..viewer.data.library import Library, ModelEntry
     from ..viewer.data.trace_view import TraceView
@@ -347,8 +346,7 @@ def _over_file(
     """The mean effects over the lines of a file; None in all processes but the first."""
     from .. import __version__
     from ..seeing.analysis import effects as sweep
-    from ..seeing.corpus import progress_bar, run_corpus, weights_digest
-    from ..seeing.corpus import add_effects, mean_effects
+    from ..seeing.corpus import add_effects, mean_effects, progress_bar, run_corpus, weights_digest
 
     if not file.is_file():
         raise ValueError(f"there is no file {file}")

@@ -6,8 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ...data.label_set import LabelSet
-from ...data.tokenizer import Tokenizer
-from ...data.tokenizer import tokenizer_trainer
+from ...data.tokenizer import Tokenizer, tokenizer_trainer
 from ...noun_count import count_of
 
 if TYPE_CHECKING:
