@@ -60,8 +60,7 @@ LOADERS = {
     "seeing/capture/trace_folder.py": "JSON and safetensors; the parts are a fixed list",
     "seeing/corpus/corpus_run.py": "JSON and safetensors",
     "training/recipe/recipe_loader.py": "TOML",
-    "training/run/checkpoint_manifest.py": "torch.load with weights_only=True",
-    "training/run/checkpoints.py": "safetensors",
+    "training/checkpoint.py": "torch.load with weights_only=True, and safetensors",
     "training/run/results_file.py": "JSON",
     "training/run/run_folder.py": "TOML",
     "training/streaming/stream_positions.py": "JSON",
@@ -148,14 +147,14 @@ class TestPickles:
         refused(efficientnet_encoder.imagenet, wire)
 
     def test_checkpoint(self, format: str, wire: Path, tmp_path: Path) -> None:
+        from regard.training.checkpoint import Checkpoints
         from regard.training.recipe.recipe_loader import load_recipe
-        from regard.training.run.checkpoint_manifest import CheckpointManifest
         from regard.training.run.run_folder import Run
 
         run = Run.create(load_recipe("bahdanau-phrasebook"), tmp_path / "run")
         run.last.write_bytes(formats(wire)[format])
         with pytest.raises(ValueError, match=r"last\.ckpt"):
-            CheckpointManifest(run).resumable(print)
+            Checkpoints(run, 1).resumable(print)
         assert not wire.exists()
 
     @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.source.json"])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from regard.training.distributed.activation_checkpointing import checkpoint_activations
 from torch import nn
 
 from regard.data.batch import Batch
@@ -20,7 +21,6 @@ from regard.models import (
     TransformerEncoderConfig,
 )
 from regard.models.decoders.transformer_decoder import TransformerDecoder
-from regard.training.distributed.activation_checkpointing import checkpoint_activations
 
 LENGTHS = torch.tensor([3, 1, 5, 0])
 

@@ -62,9 +62,9 @@ def break_it(
         from ..seeing.drawing.matplotlib_figures import check_figure_path
 
         check_figure_path(save_plot)
+    from ..training.fitting import fit
+    from ..training.loop import DivergedError
     from ..training.run.run_folder import Run
-    from ..training.trainer.fit import fit
-    from ..training.trainer.training_model import DivergedError
 
     switch, runs, diverged = SWITCHES[part], dict[str, Run](), dict[str, str]()
     try:

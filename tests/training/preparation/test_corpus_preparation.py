@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from typing import TYPE_CHECKING, Any
 

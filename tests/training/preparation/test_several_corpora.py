@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from typer.testing import CliRunner
 

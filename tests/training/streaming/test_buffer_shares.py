@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from regard.data import EncodedCorpus, Pair, TokenizerPair
 from regard.data.preparation.row_chunk import row_chunks

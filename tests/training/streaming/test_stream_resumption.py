@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from regard.data import Pair, TokenizerPair
 from regard.data.streaming.pair_stream import held_out_pairs

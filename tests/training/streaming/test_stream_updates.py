@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from regard.data import Pair, TokenizerPair
 from regard.data.preparation.corpus_part import CheckedRows

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from ...data.preparation.corpus_part import CheckedRows
     from ...data.preparation.row_chunk import RowChunk
     from ...data.streaming.pair_stream import PairStream
+    from ..batches import EpochBatches
     from ..recipe.data_section import StreamData
     from ..recipe.recipe import Recipe
     from ..tasks.task import Task
-    from ..trainer.data_module import EpochBatches
     from .buffer_shares import BufferShares
     from .stream_positions import StreamPositions
 
