@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from regard.training.distributed.activation_checkpointing import checkpoint_activations
+from regard.training.distributed import checkpoint_activations
 from torch import nn
 
 from regard.data.batch import Batch
