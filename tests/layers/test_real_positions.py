@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from regard.training.distributed import checkpoint_activations
 from torch import nn
 
 from regard.data.batch import Batch
@@ -21,6 +20,7 @@ from regard.models import (
     TransformerEncoderConfig,
 )
 from regard.models.decoders.transformer_decoder import TransformerDecoder
+from regard.training.distributed import checkpoint_activations
 
 LENGTHS = torch.tensor([3, 1, 5, 0])
 
