@@ -184,9 +184,9 @@ def test_a_batch_that_holds_the_corpus_is_remarked(
 def test_a_soft_beginning_longer_than_the_training_is_remarked() -> None:
     from regard.training.fitting import _remarks
 
-    (remark,) = _remarks(recipe_loader.load_recipe("hard-scenes", ["training.updates=500"]))
+    (remark,) = _remarks(recipe_loader.load_recipe("hard-scenes", ["training.updates=500"]), {})
     assert remark.startswith("decoder.warmup = 800 is more than training.updates = 500")
-    assert not list(_remarks(recipe_loader.load_recipe("hard-scenes")))
+    assert not list(_remarks(recipe_loader.load_recipe("hard-scenes"), {}))
 
 
 def test_a_root_starts_where_the_command_is_run_and_the_error_says_where(
