@@ -13,10 +13,10 @@ from pathlib import Path
 
 from regard.data import Batches, EncodedCorpus
 from regard.training import fit
+from regard.training.batches import Corpora
 from regard.training.recipe import recipe_loader
 from regard.training.run.run_folder import Run
 from regard.training.tasks.task import recipe_task
-from regard.training.trainer.data_module import DataModule
 
 EPOCHS = 3
 
@@ -24,7 +24,7 @@ EPOCHS = 3
 def seconds(name: str, folder: Path) -> list[float]:
     """Of each epoch, from the speeds that metrics.csv holds."""
     first = Run.create(recipe_loader.load_recipe(name), folder / "first")
-    DataModule(first, recipe_task(first.recipe), lambda line: None).prepare_data()
+    Corpora(first, recipe_task(first.recipe), lambda line: None).prepare()
     encoded = EncodedCorpus.load(first.data / "train")
     tokens = int((encoded.target_lengths - 1).sum())  # <s> is not predicted
     length = len(Batches(encoded, tokens=first.recipe.training.tokens, fixed_shapes=True))

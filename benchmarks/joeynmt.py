@@ -30,9 +30,9 @@ import torch
 from benchmarks.joeynmt_models import batches, ours, sentences, their_batch, theirs
 from regard.decoding import search
 from regard.models import EncoderDecoder
-from regard.training.optimization.optimizer import adamw
+from regard.training.device import CudaGraphs
+from regard.training.optimizer import adamw
 from regard.training.recipe.recipe_sections import TrainingSection
-from regard.training.trainer.cuda_graphs import CudaGraphs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -91,7 +91,7 @@ class Turns:
 
 def train_regard(training: Training, turn: Callable[[int], None]) -> None:
     from regard.training import Recipe, fit
-    from regard.training.trainer.lightning_module import TrainingModule
+    from regard.training.loop import Training as Loop
 
     config = ours(training.kind).config
     recipe = Recipe.model_validate({
@@ -110,13 +110,13 @@ def train_regard(training: Training, turn: Callable[[int], None]) -> None:
             "accelerator": training.device,
         },
     })  # fmt: skip
-    update = TrainingModule.training_step
+    backward = Loop.backward
 
-    def step(self: TrainingModule, batches: list[Batch], index: int) -> None:
+    def counted(self: Loop, batches: list[Batch]) -> torch.Tensor:
         turn(sum(int((batch.target_lengths - 1).sum()) for batch in batches))
-        update(self, batches, index)
+        return backward(self, batches)
 
-    TrainingModule.training_step = step  # type: ignore[method-assign]
+    Loop.backward = counted  # type: ignore[method-assign]
     fit(recipe, training.folder / training.name / training.kind)
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks.training_runs import trained, training_speed
-from regard.training.optimization import optimizer as own
+from regard.training import optimizer as own
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -89,19 +89,18 @@ def factory(name: str) -> Callable[..., torch.optim.Optimizer]:
 
 
 def run(name: str, recipe: str, settings: list[str], folder: Path) -> dict[str, Any]:
-    from regard.training.trainer import lightning_module
+    from regard.training import loop
 
-    lightning_module.adamw = factory(name)  # type: ignore[assignment]
+    loop.adamw = factory(name)  # type: ignore[assignment]
     if name == "muon":  # the trainer sets a rate for each of its groups, and knows of one
-        configure = lightning_module.TrainingModule.configure_optimizers
+        build = loop.Training._build
 
-        def configured(self: Any) -> torch.optim.Optimizer:
-            optimizer = configure(self)
+        def built(self: Any, *, starts: bool) -> None:
+            build(self, starts=starts)
             self._shares = [1.0, 1.0]
-            return optimizer
 
-        lightning_module.TrainingModule.configure_optimizers = configured  # type: ignore[method-assign]
-        lightning_module.adam_settings = lambda section: {}
+        loop.Training._build = built  # type: ignore[method-assign]
+        loop.adam_settings = lambda section: {}
     results = trained(folder, [recipe, *settings])
     with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))

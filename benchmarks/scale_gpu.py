@@ -28,9 +28,9 @@ import torch
 from regard.data.batch import BEGIN, END, PAD
 from regard.plugins import allow_plugins
 from regard.training import fit
+from regard.training.batches import UpdateBatches
 from regard.training.recipe.recipe_loader import load_recipe
 from regard.training.tasks.translate_task import TranslateTask
-from regard.training.trainer.data_module import UpdateBatches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,14 +11,12 @@ from importlib.util import find_spec
 
 import pytest
 
-import regard.training  # noqa: F401  where Lightning is installed as `lightning`, it is found as pytorch_lightning
 from tests.support.paths import SHARED
 from tests.support.process_state import reset_process_state
 from tests.support.triton_interpreter import interpreted
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when huggingface_hub is imported: no test waits for a network
-# A process that a test or pytest-xdist starts and that crashes writes where, on its stderr. After a training Lightning
-# removes the handler if it was not there when Python started.
+# A process that a test or pytest-xdist starts and that crashes writes where, on its stderr.
 os.environ["PYTHONFAULTHANDLER"] = "1"
 _cache = tempfile.TemporaryDirectory(prefix="regard-test-cache-")
 _caches = itertools.count()
@@ -33,7 +31,7 @@ if find_spec("triton") is not None:
 collect_ignore = []
 if find_spec("fastapi") is None:
     collect_ignore += ["viewer", "browser"]
-if find_spec("pydantic") is None or find_spec("pytorch_lightning") is None:
+if find_spec("pydantic") is None:
     collect_ignore += ["training", "commands", "test_plugins.py"]
 
 

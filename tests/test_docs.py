@@ -80,7 +80,7 @@ def test_the_recipes_of_the_classification_page_train(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside files as the page describes them, with fewer updates."""
-    pytest.importorskip("pytorch_lightning")
+    pytest.importorskip("pydantic")
     from regard.decoding.load_model_and_tokenizers import load
     from regard.training import fit
     from regard.training.recipe import recipe_loader

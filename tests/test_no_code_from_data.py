@@ -58,16 +58,13 @@ LOADERS = {
     "seeing/capture/trace_folder.py": "JSON and safetensors; the parts are a fixed list",
     "seeing/corpus.py": "JSON and safetensors",
     "training/recipe/recipe_loader.py": "TOML",
-    "training/run/checkpoint_manifest.py": "torch.load with weights_only=True",
-    "training/run/checkpoints.py": "safetensors",
+    "training/checkpoint.py": "torch.load with weights_only=True, and safetensors",
     "training/run/results_file.py": "JSON",
     "training/run/run_folder.py": "TOML",
     "training/streams.py": "JSON",
-    "training/trainer/data_module.py": "JSON",
-    "training/trainer/fit.py": "TOML",
+    "training/batches.py": "JSON",
     "training/score/evaluation.py": "TOML",
-    "training/own_model/model_settings.py": "TOML",
-    "training/own_model/model_task.py": "safetensors, or `from_pretrained` of the caller's own class",
+    "training/own_model.py": "TOML; safetensors, or `from_pretrained` of the caller's own class",
     "training/fine_tuning/vocabulary_extension.py": "the `tokenizers` library, from JSON",
     "training/fine_tuning/warm_start.py": "a folder of a model of regard",
     "viewer/export/single_file.py": "JSON of its own server",
@@ -145,14 +142,14 @@ class TestPickles:
         refused(pictures.imagenet, wire)
 
     def test_checkpoint(self, format: str, wire: Path, tmp_path: Path) -> None:
+        from regard.training.checkpoint import Checkpoints
         from regard.training.recipe.recipe_loader import load_recipe
-        from regard.training.run.checkpoint_manifest import CheckpointManifest
         from regard.training.run.run_folder import Run
 
         run = Run.create(load_recipe("bahdanau-phrasebook"), tmp_path / "run")
         run.last.write_bytes(formats(wire)[format])
         with pytest.raises(ValueError, match=r"last\.ckpt"):
-            CheckpointManifest(run).resumable(print)
+            Checkpoints(run, 1).resumable(print)
         assert not wire.exists()
 
     @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.source.json"])

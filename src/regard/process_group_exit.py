@@ -12,7 +12,7 @@ def leave_groups_at_exit() -> None:
 
     A thread of gloo drops the tensors of a collective after the call has returned, and needs Python's lock for that. If
     the interpreter is being taken down by then, Python ends the thread in the middle of C++, and the process dies of
-    SIGABRT (github.com/pytorch/pytorch/issues/190489). Lightning destroys groups of NCCL at exit, and no others.
+    SIGABRT (github.com/pytorch/pytorch/issues/190489).
 
     gloo's threads end with the last reference to their group. Of FSDP on a CPU, caches of DTensor keep one.
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 pytest.importorskip("typer")
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from regard import cli
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from regard.commands import app
 

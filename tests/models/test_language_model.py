@@ -189,7 +189,7 @@ def test_settings_that_need_a_source_are_refused() -> None:
 
 def test_a_run_is_measured_on_the_held_out_text_and_writes_on(tmp_path: Path) -> None:
     """That every recipe of ours trains is tested in tests/training/recipe/test_shipped_recipes.py."""
-    pytest.importorskip("pytorch_lightning")
+    pytest.importorskip("pydantic")
     from regard.decoding import generate, load_model_and_tokenizers
     from regard.training import fit
     from regard.training.recipe import recipe_loader

@@ -14,7 +14,8 @@ import torch
 from regard.models import (
     EncoderDecoder,
 )
-from regard.training.run.checkpoints import WeightSnapshots
+from regard.training import Run
+from regard.training.checkpoint import Checkpoints
 from tests.support.small_models import DECODERS, ENCODERS, batch, translator
 
 GRU, TRANSFORMER = ENCODERS["bidirectional GRU"], ENCODERS["Transformer"]
@@ -38,7 +39,7 @@ def test_who_may_read_a_file_may_read_the_weights(tmp_path: Path, mask: int) -> 
     before = os.umask(mask)
     try:
         translator(GRU, DECODERS["Bahdanau"]).save_pretrained(tmp_path / "model")
-        WeightSnapshots(tmp_path, 1).take(1, {"x": torch.zeros(1)})
+        Checkpoints(Run(tmp_path, None), 1).take(1, {"x": torch.zeros(1)})
         assert os.umask(mask) == mask  # asking for it changed nothing
     finally:
         os.umask(before)

@@ -18,18 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_utilities.core.rank_zero import rank_zero_only
 from safetensors.torch import save_model
 from torch import nn
 from torch.distributed import TCPStore
 
 from regard.models import EncoderDecoder
-from regard.training import fit
-from regard.training.distributed import sharded_checkpoint
+from regard.training import fit, loop
+from regard.training.checkpoint import Checkpoints
+from regard.training.loop import Training
 from regard.training.recipe import recipe_loader
-from regard.training.run.checkpoints import WeightSnapshots
-from regard.training.trainer import final_model, lightning_module
-from regard.training.trainer import fit as fit_module
 from tests.support.tiny_training import corpus, data_section
 
 if TYPE_CHECKING:
@@ -66,7 +63,6 @@ class Groups:
                 os.environ.update(
                     TORCHELASTIC_RUN_ID="tests", TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT=attempt
                 )
-                rank_zero_only.rank = rank
                 os._exit(self._work(name, rank, work))
             children.append(child)
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
@@ -138,18 +134,20 @@ def main(folder: Path) -> None:
         train("from-one", *ONE, *SHARDED, "training.updates=3", "training.activation_checkpointing=true")
 
     def end_in_update(run: str, *settings: str, rank: int) -> None:
-        step = lightning_module.TrainingModule.training_step
+        backward = Training.backward
 
-        def ends(self: Any, *arguments: Any) -> None:
-            if rank == 1 and self.trainer.global_step == 4:
+        def ends(self: Training, batches: Any) -> Any:
+            if rank == 1 and self.update == 4:
                 os.kill(os.getpid(), signal.SIGKILL)
-            step(self, *arguments)
+            return backward(self, batches)
 
-        lightning_module.TrainingModule.training_step = ends  # type: ignore[method-assign]
+        Training.backward = ends  # type: ignore[method-assign]
         train(run, *TWO, *settings)
 
     def end_while_saving(rank: int) -> None:
-        save = sharded_checkpoint.save
+        import torch.distributed.checkpoint.state_dict_saver as saver
+
+        save = saver.save
 
         def ends(tensors: Any, **options: Any) -> None:
             written = (folder / "killed-saving" / "checkpoints" / "last.ckpt").exists()
@@ -157,7 +155,7 @@ def main(folder: Path) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             save(tensors, **options)
 
-        sharded_checkpoint.save = ends
+        saver.save = ends
         train("killed-saving", *TWO, *SHARDED)
 
     def signalled(run: str, rank: int, number: signal.Signals, place: Any, step: str, update: int = 0) -> None:
@@ -166,7 +164,7 @@ def main(folder: Path) -> None:
 
         def with_signal(*arguments: Any, **options: Any) -> Any:
             result = call(*arguments, **options)
-            if not update or arguments[0].global_step == update - 1:
+            if not update or arguments[0].update == update:
                 signal.raise_signal(number)
             return result
 
@@ -178,11 +176,28 @@ def main(folder: Path) -> None:
         groups.run(run, 2, work)
         groups.report[run]["left"] = sorted(path.name for path in (folder / run).rglob("*"))
 
+    def signalled_validation(rank: int) -> None:
+        """The second process has a signal while the average is validated."""
+        finish, measure = Training.save_final_model, loop.validate
+
+        def validates(*arguments: Any) -> Any:
+            result = measure(*arguments)
+            signal.raise_signal(signal.SIGTERM)
+            return result
+
+        def finishes(self: Training) -> None:
+            loop.validate = validates
+            finish(self)
+
+        if rank == 1:
+            Training.save_final_model = finishes  # type: ignore[method-assign]
+        train("signalled-validation", *TWO, "training.strategy=ddp")
+
     def old_listing(rank: int) -> None:
         """The second process sees the files of two updates ago, as on a network file system."""
         if rank == 1:
-            newest = WeightSnapshots.updates.fget
-            WeightSnapshots.updates = property(lambda self: [newest(self)[-1] - 2])  # type: ignore[assignment]
+            newest = Checkpoints.updates.fget
+            Checkpoints.updates = property(lambda self: [newest(self)[-1] - 2])  # type: ignore[assignment]
         train("old-listing", *TWO, "training.strategy=ddp", "training.average=1", "training.validate_every=2")
 
     def restart(rank: int) -> None:
@@ -206,12 +221,14 @@ def main(folder: Path) -> None:
     for name in ("killed", "killed-saving", "killed-stream"):
         kept = folder / name / "checkpoints"
         groups.report[name]["left"] = sorted(file.name for file in kept.iterdir())
-    module = lightning_module.TrainingModule
-    signalled("signalled-update", 1, signal.SIGUSR1, module, "_clip", update=2)
-    signalled("signalled-last-update", 1, signal.SIGUSR1, module, "_clip", update=6)
-    signalled("signalled-validation", 1, signal.SIGTERM, final_model, "validate")
+    signalled("signalled-update", 1, signal.SIGUSR1, Training, "step", update=2)
+    signalled("signalled-last-update", 1, signal.SIGUSR1, Training, "step", update=6)
+    groups.run("signalled-validation", 2, signalled_validation)
+    groups.report["signalled-validation"]["left"] = sorted(
+        path.name for path in (folder / "signalled-validation").rglob("*")
+    )
     signalled("signalled-writing", 0, signal.SIGTERM, EncoderDecoder, "save_pretrained")
-    signalled("signalled-end", 1, signal.SIGTERM, fit_module, "save_final_model")
+    signalled("signalled-end", 1, signal.SIGTERM, Training, "save_final_model")
     groups.run("old-listing", 2, old_listing)
     groups.run("restart", 2, restart, again="killed")
     (folder / "report.json").write_text(json.dumps(groups.report))

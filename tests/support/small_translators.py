@@ -88,14 +88,15 @@ def save_run(folder: Path) -> Path:
 
 def save_unfinished_run(folder: Path, model: EncoderDecoder, *kinds: str) -> None:
     """A run as `regard train` leaves it when it is interrupted, with snapshots of these kinds."""
-    from regard.training.run.checkpoints import WeightSnapshots
+    from regard.training import Run
+    from regard.training.checkpoint import Checkpoints
 
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "data").mkdir()
     text_tokenizers().save(folder / "data")
     (folder / "recipe.toml").write_text("[data]\n[search]\nbeams = 3\n", encoding="utf-8")
     model.save_config(folder / "checkpoints")
-    snapshots = WeightSnapshots(folder / "checkpoints", window=3)
+    snapshots = Checkpoints(Run(folder, None), window=3)  # type: ignore[arg-type]
     others = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
     if "update" in kinds:
         snapshots.take(50, others)

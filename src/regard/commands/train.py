@@ -69,11 +69,11 @@ def train(
         raise typer.BadParameter("--resume continues a run with its own recipe; it takes KEY=VALUE and nothing else")
     if resume is None and recipe is None:
         raise typer.BadParameter("give a recipe, or --resume with a run; `regard recipes` lists what ships")
+    from ..training.distributed import ignore_signals
+    from ..training.fitting import fit
     from ..training.recipe import recipe_loader
     from ..training.recipe.recipe_errors import RecipeError
     from ..training.run.run_folder import RECIPE, Run
-    from ..training.trainer.fit import fit
-    from ..training.trainer.interrupt_signals import ignore_signals
 
     try:
         if resume is not None:
@@ -400,9 +400,9 @@ def break_it(
     if part not in SWITCHES:
         raise ValueError(f"there is no part {part!r} to leave out; there are {', '.join(SWITCHES)}")
     check_outputs(save_plot)
+    from ..training.fitting import fit
+    from ..training.loop import DivergedError
     from ..training.run.run_folder import Run
-    from ..training.trainer.fit import fit
-    from ..training.trainer.training_model import DivergedError
 
     switch, runs, diverged = SWITCHES[part], dict[str, Run](), dict[str, str]()
     try:

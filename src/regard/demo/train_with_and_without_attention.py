@@ -23,7 +23,7 @@ RECIPES = {"one context vector": "seq2seq-phrasebook", "attention (Bahdanau)": "
 
 def sections() -> Iterator[RenderableType]:
     try:
-        import pytorch_lightning  # noqa: F401
+        import pydantic  # noqa: F401
     except ModuleNotFoundError:
         yield Text("Next, a translator would be trained: pip install 'regard[train]'", style="bold")
         return

@@ -5,18 +5,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .lightning_names import install_aliases
-
 if TYPE_CHECKING:
+    from .fitting import fit
     from .recipe.recipe import Recipe
     from .run.run_folder import Run
-    from .trainer.fit import fit
 
 __all__ = ["Recipe", "Run", "fit"]
 
-install_aliases()
 
-_HOME = {"Recipe": "recipe.recipe", "Run": "run.run_folder", "fit": "trainer.fit"}
+_HOME = {"Recipe": "recipe.recipe", "Run": "run.run_folder", "fit": "fitting"}
 
 
 def __getattr__(name: str) -> object:

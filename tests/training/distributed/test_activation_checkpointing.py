@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from regard.models import EncoderDecoder, EncoderDecoderConfig
-from regard.training.distributed.activation_checkpointing import checkpoint_activations
+from regard.training.distributed import checkpoint_activations
 from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, batch
 
 

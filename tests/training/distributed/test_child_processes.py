@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
-from regard.training.distributed.child_processes import ending, exit_status
+from regard.training.distributed import ending, exit_status
 from tests.support.paths import ROOT
 from tests.support.process_groups import tiny_transformer
 
@@ -23,16 +23,16 @@ HOOK = """
 import os, signal, sys
 if os.environ.get("LOCAL_RANK") == "1":
     {start}
-    import regard.training.trainer.lightning_module as module
+    from regard.training.loop import Training
 
-    step = module.TrainingModule.training_step
+    backward = Training.backward
 
-    def ends(self, *arguments):
-        if self.trainer.global_step == 4:
+    def ends(self, batches):
+        if self.update == 4:
             {update}
-        step(self, *arguments)
+        return backward(self, batches)
 
-    module.TrainingModule.training_step = ends
+    Training.backward = ends
 """
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 if not hasattr(os, "fork"):
     pytest.skip("needs fork", allow_module_level=True)
 
@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 
 from regard.models import EncoderDecoder
 from regard.training import fit
+from regard.training.checkpoint import read_checkpoint
 from regard.training.recipe import recipe_loader
-from regard.training.run.checkpoint_manifest import read_checkpoint
 from tests.support.paths import ROOT
 from tests.support.process_groups import ONE, tiny_transformer
 from tests.support.tiny_training import measured

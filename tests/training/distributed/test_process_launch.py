@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
-from regard.training.distributed.process_launch import RESTARTS, batch_remark, check_processes, restarted
+from regard.training.distributed import RESTARTS, batch_remark, check_processes, restarted
 from regard.training.recipe.recipe_sections import TrainingSection
 
 

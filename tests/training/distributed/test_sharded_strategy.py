@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from regard.training import fit
 from regard.training.recipe import recipe_loader

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from regard.training import fit
-from regard.training.fine_tuning.parameter_groups import parameter_groups, rate_share
+from regard.training.loop import Training
+from regard.training.optimizer import parameter_groups, rate_share
 from regard.training.recipe.recipe_sections import TrainingSection
-from regard.training.trainer.lightning_module import TrainingModule
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,15 +49,15 @@ def train(folder: Path, *, resume: bool = False, **settings: Any) -> None:
 def groups_at_update(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The list that gets the optimizer's groups after each update, with the names of their parameters."""
     groups: list[dict[str, Any]] = []
-    after = TrainingModule.on_train_batch_end
+    step = Training.step
 
-    def record(self: TrainingModule, *arguments: Any) -> None:
-        names = {parameter: name for name, parameter in self.named_parameters()}
-        for group in self.trainer.optimizers[0].param_groups:
+    def record(self: Training, sums: torch.Tensor) -> None:
+        step(self, sums)
+        names = {parameter: f"model.{name}" for name, parameter in self.model.named_parameters()}
+        for group in self.optimizer.param_groups:
             groups.append(group | {"params": [names[each] for each in group["params"]]})
-        after(self, *arguments)
 
-    monkeypatch.setattr(TrainingModule, "on_train_batch_end", record)
+    monkeypatch.setattr(Training, "step", record)
     return groups
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from regard.commands import app
 from regard.data import TokenizerPair
@@ -153,7 +153,7 @@ def test_what_the_model_brings_is_measured_before_the_first_update(
     trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is reported, not judged, and changes nothing that follows; a run that begins anew has it once."""
-    from regard.training.trainer.lightning_module import TrainingModule
+    from regard.training.loop import Training
 
     run = started(trained, tmp_path, "training.rate=0.01", updates=3)
     first, *others = measured(run.folder)
@@ -165,11 +165,11 @@ def test_what_the_model_brings_is_measured_before_the_first_update(
     assert torch.load(run.last, weights_only=True)["regard"]["standing"]["best_update"] == 3
 
     with monkeypatch.context() as patch:
-        patch.setattr(TrainingModule, "_validate_init", lambda self: None)
+        patch.setattr(Training, "_validate_init", lambda self: None)
         without = started(trained, tmp_path / "without", "training.rate=0.01", updates=3)
     assert measured(without.folder) == others
     with monkeypatch.context() as patch:
-        patch.setattr(TrainingModule, "training_step", lambda *_: 1 / 0)
+        patch.setattr(Training, "backward", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             started(trained, tmp_path / "killed", "training.rate=0.01", updates=3)
     killed = tmp_path / "killed" / "run"

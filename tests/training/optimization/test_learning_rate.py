@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from regard.training.optimization.learning_rate import rate
+from regard.training.optimizer import rate
 from regard.training.recipe import recipe_loader
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from safetensors.torch import load_file
 

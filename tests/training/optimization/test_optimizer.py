@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
-from regard.training.optimization.optimizer import adamw
+from regard.training.optimizer import adamw
 from regard.training.recipe.recipe_sections import TrainingSection
 
 

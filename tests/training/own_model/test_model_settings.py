@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("pydantic")
 
-from regard.training.own_model.model_settings import ModelRecipe
+from regard.training.own_model import ModelRecipe
 from regard.training.recipe.recipe_errors import RecipeError
 
 if TYPE_CHECKING:

@@ -12,16 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from safetensors.torch import load_file
 
 from regard.decoding import load_model_and_tokenizers
 from regard.json_file import DamagedFileError
 from regard.training import Run, fit
-from regard.training.own_model.model_settings import ModelRecipe
-from regard.training.own_model.model_task import ModelData
-from regard.training.run.checkpoint_manifest import read_checkpoint
+from regard.training.checkpoint import read_checkpoint
+from regard.training.own_model import ModelData, ModelRecipe
 from regard.training.run.learning_curve import learning_curve
 
 if TYPE_CHECKING:
@@ -324,9 +323,9 @@ def test_ctrl_c_raises_what_python_does_once_the_update_is_saved(
 
 
 def test_ctrl_c_before_the_first_update(batches: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lightning ends by itself then, and has Ctrl-C ignored from there on: the next one must count again."""
+    """It ends at once, and the handlers from before are back: the next one must count again."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background starts without it
-    monkeypatch.setattr(ModelData, "setup", lambda self, stage: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(ModelData, "load", lambda self, processes: signal.raise_signal(signal.SIGINT))
     try:
         with pytest.raises(KeyboardInterrupt):
             fit(line(), tmp_path / "run", train=batches, valid=batches, **SETTINGS)

@@ -20,12 +20,10 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from regard.training import fit
-from regard.training.own_model.model_settings import ModelRecipe
-from regard.training.own_model.model_task import ModelTask
-from regard.training.own_model.numbered_batches import LoaderBatches, numbered_batches
+from regard.training.own_model import LoaderBatches, ModelRecipe, ModelTask, numbered_batches
 from regard.training.run.learning_curve import learning_curve
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from regard.commands.train import EMBEDDED
 from regard.seeing import watch
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from regard.decoding import load_model_and_tokenizers
 from regard.models import EncoderDecoder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from typing import TYPE_CHECKING
 
-from regard.training.run.metrics_file import FIRST, MetricsFile
+from regard.training.checkpoint import MEASURES, MetricsFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,4 +22,4 @@ def test_metrics_drop_what_comes_after_the_checkpoint(tmp_path: Path) -> None:
     with metrics.path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["update"], float(row["loss"])) for row in rows] == [("1", 1 / 3), ("2", 2 / 3)]
-    assert tuple(rows[0]) == (*FIRST, "valid_bleu")
+    assert tuple(rows[0]) == (*MEASURES, "valid_bleu")

@@ -11,16 +11,16 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from regard.commands import app
 from regard.data import TokenizerPair
 from regard.decoding.export_folder import outdated_exports
 from regard.models import load
 from regard.training import Run, fit
+from regard.training.loop import Training
 from regard.training.recipe import recipe_loader
 from regard.training.run import results_file
-from regard.training.trainer.lightning_module import TrainingModule
 from tests.support.tiny_training import corpus, measured, recipe_file
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def test_patience_begins_anew(finished: Path, tmp_path: Path) -> None:
     [
         "run.provenance.Provenance.begin_session",
         "run.run_folder.Run.extend",
-        "trainer.lightning_module.TrainingModule.on_train_start",
+        "loop.Training._begin",
     ],
 )
 def test_scores_on_other_data_are_not_compared_after_a_kill(
@@ -104,7 +104,7 @@ def test_scores_on_other_data_are_not_compared_after_a_kill(
     def killed(*arguments: object) -> None:
         raise RuntimeError("killed")
 
-    def stopped(self: TrainingModule) -> None:
+    def stopped(self: Training, *arguments: object) -> None:
         states.append((self.standing.best_update, self.standing.best))
         killed()
 
@@ -117,7 +117,7 @@ def test_scores_on_other_data_are_not_compared_after_a_kill(
         patch.setattr(f"regard.training.{method}", killed)
         with pytest.raises(RuntimeError, match="killed"):
             extend(12)
-    monkeypatch.setattr(TrainingModule, "on_train_start", stopped)
+    monkeypatch.setattr(Training, "_begin", stopped)
     with pytest.raises(RuntimeError, match="killed"):
         extend(13)
     assert states == [(0, -math.inf)]
@@ -258,20 +258,18 @@ def test_another_process_extends_a_run_whose_model_is_not_yet_moved(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under torchrun the first process moves it; the others may look before that."""
-    from regard.training.trainer import fit as fit_module
-    from regard.training.trainer import run_session
+    from regard.training import fitting
 
-    class ReachesTrainer(Exception):
+    class ReachesTraining(Exception):
         pass
 
-    def trainer(run: Run) -> None:
-        raise ReachesTrainer
+    def processes(*arguments: object) -> None:
+        raise ReachesTraining
 
     shutil.copytree(finished / "run", tmp_path / "run")
-    monkeypatch.setattr(fit_module, "is_first_process", lambda: False)
-    monkeypatch.setattr(run_session, "is_first_process", lambda: False)
-    monkeypatch.setattr(fit_module, "make_trainer", trainer)
+    monkeypatch.setattr(fitting, "is_first_process", lambda: False)
+    monkeypatch.setattr(fitting, "Processes", processes)
     longer = recipe_loader.load_recipe(tmp_path / "run" / "recipe.toml", ["training.updates=20"])
     assert (tmp_path / "run" / "model").is_dir()
-    with pytest.raises(ReachesTrainer):
+    with pytest.raises(ReachesTraining):
         fit(longer, tmp_path / "run", resume=True)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from regard.data import EncodedCorpus, Pair, TokenizerPair
 from regard.models import EncoderDecoder
 from regard.training import fit
+from regard.training.batches import UpdateBatches
 from regard.training.recipe import recipe_loader
 from regard.training.tasks.task import recipe_task
-from regard.training.trainer.data_module import UpdateBatches
 from tests.support.tiny_training import measured, recipe_file
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_two_processes_equal_one(joined: Path, tmp_path: Path) -> None:
-    script = tmp_path / "command.py"  # Lightning starts the second process from the first one's script
+    script = tmp_path / "command.py"  # the first process starts the second one from its script
     script.write_text(SCRIPT)
     settings = [*SETTINGS, HALF, "training.devices=2", "training.strategy=ddp"]
     command = [sys.executable, script, "train", joined / "tiny.toml", *settings, "--out", tmp_path / "run"]

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from regard.data import TokenizerPair
 from regard.decoding import translate
 from regard.models import Classifier, EncoderDecoder, load
 from regard.training import Run, fit
+from regard.training.checkpoint import Checkpoints
+from regard.training.device import one_thread
+from regard.training.loop import Training
 from regard.training.recipe import recipe_loader
-from regard.training.run.checkpoints import WeightSnapshots
-from regard.training.trainer.device_settings import one_thread
 from tests.support.tiny_training import measured
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from regard.data import Batch
-    from regard.models import Loss
-    from regard.training.trainer.lightning_module import TrainingModule
 
 
 class TestFit:
@@ -84,18 +82,16 @@ class TestFit:
         self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Of parameters that FSDP shards, a process has only its piece at the end, which may be empty."""
-        from regard.training.trainer import fit as fitting
+        finish = Training.save_final_model
 
-        finish = fitting.save_final_model
-
-        def sharded(trained: TrainingModule, device: torch.device) -> None:
+        def sharded(trained: Training) -> None:
             for parameter in trained.model.parameters():
                 parameter.data = parameter.data.new_empty(0)
-            finish(trained, device)
+            finish(trained)
 
         recipe = recipe_loader.load_recipe(file, ["training.updates=4"])
         whole = EncoderDecoder.from_pretrained(fit(recipe, tmp_path / "whole").model).state_dict()
-        monkeypatch.setattr(fitting, "save_final_model", sharded)
+        monkeypatch.setattr(Training, "save_final_model", sharded)
         pieces = EncoderDecoder.from_pretrained(fit(recipe, tmp_path / "pieces").model).state_dict()
         for name, tensor in pieces.items():
             assert torch.equal(tensor, whole[name])
@@ -117,7 +113,7 @@ class TestFit:
         average: int,
         shown: str,
     ) -> None:
-        from regard.training.trainer import final_model
+        from regard.training import loop
 
         count = 0
 
@@ -126,15 +122,21 @@ class TestFit:
             count += 1
             return validate(*arguments)
 
-        validate = final_model.validate
-        monkeypatch.setattr(final_model, "validate", counted)
+        validate = loop.validate
+        finish = Training.save_final_model
+
+        def finishes(trained: Training) -> None:
+            monkeypatch.setattr(loop, "validate", counted)
+            finish(trained)
+
+        monkeypatch.setattr(Training, "save_final_model", finishes)
         run = fit(recipe_loader.load_recipe(file, [f"training.average={average}"]), tmp_path / "run")
         assert count == (average > 1)
         assert shown in capsys.readouterr().out
         scores = [float(row[6]) for row in measured(run.folder) if row[6]]
         kept = EncoderDecoder.from_pretrained(run.model).state_dict()
         if average == 1:
-            snapshots = WeightSnapshots(run.checkpoints, 1)
+            snapshots = Checkpoints(run, 1)
             expected = snapshots.average(snapshots.updates) if scores[-1] == max(scores) else snapshots.best()
             assert all(torch.equal(tensor, expected[name]) for name, tensor in kept.items())
 
@@ -157,28 +159,27 @@ class TestFit:
         self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poisoned: str
     ) -> None:
         """From update 4 on there are no numbers; update 5 would be saved and validated, update 20 logged."""
-        from regard.training.trainer.lightning_module import TrainingModule
 
-        backward = TrainingModule._backward
+        backward = Training.backward
 
-        def spoilt(self: TrainingModule, batch: Batch) -> Loss:
-            loss = backward(self, batch)
-            if self.trainer.global_step == 4:
+        def spoilt(self: Training, batches: list[Batch]) -> torch.Tensor:
+            sums = backward(self, batches)
+            if self.update == 4:
                 next(self.model.parameters()).grad.fill_(math.nan)  # type: ignore[union-attr]
-            if poisoned == "loss" and self.trainer.global_step >= 3:
-                loss = replace(loss, total=loss.total * math.nan)
-            return loss
+            if poisoned == "loss" and self.update >= 3:
+                sums[1:] *= math.nan
+            return sums
 
-        monkeypatch.setattr(TrainingModule, "_backward", spoilt)
+        monkeypatch.setattr(Training, "backward", spoilt)
         settings = ["training.log_every=20", "training.save_every=1", "training.average=9", "training.clip=0.0"]
         wrong = {"loss": "the loss up to update 4 is nan", "gradient": "the weights after update 5 are not finite"}
         with pytest.raises(ValueError, match=f"{wrong[poisoned]}: .*the last checkpoint is from before"):
             fit(recipe_loader.load_recipe(file, settings), tmp_path / "run")
         run = Run.open(tmp_path / "run")
         kept = 3 if poisoned == "loss" else 4
-        assert len(WeightSnapshots(run.checkpoints, 9).updates) == kept
+        assert len(Checkpoints(run, 9).updates) == kept
         assert torch.load(run.last, weights_only=True)["global_step"] == kept
-        snapshots = WeightSnapshots(run.checkpoints, 9)
+        snapshots = Checkpoints(run, 9)
         assert all(tensor.isfinite().all() for tensor in snapshots.average(snapshots.updates).values())
 
     def test_workers_make_the_same_batches(self, file: Path, tmp_path: Path) -> None:
@@ -234,7 +235,7 @@ class TestFit:
     def test_a_tied_table_is_stored_once(self, file: Path, tmp_path: Path) -> None:
         settings = ["tied=all", "training.updates=2", "training.average=2", "training.save_every=1"]
         run = fit(recipe_loader.load_recipe(file, [*settings, "tokenizer.joint=true"]), tmp_path / "run")
-        snapshots = WeightSnapshots(run.checkpoints, 2)
+        snapshots = Checkpoints(run, 2)
         tables = ["encoder.embedding.weight", "decoder.embedding.weight", "decoder.output.weight"]
         average = snapshots.average(snapshots.updates)
         assert all(torch.equal(average[name], average[tables[0]]) for name in tables)
@@ -296,12 +297,12 @@ def test_slow_updates_are_shown_between_two_lines_of_metrics(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And metrics.csv is the same as if they were not."""
-    from regard.training.trainer import progress_bar
+    from regard.training import reports
 
     recipe = recipe_loader.load_recipe(file, ["training.updates=8", "training.log_every=4", "training.save_every=8"])
     fit(recipe, tmp_path / "fast")
     capsys.readouterr()
-    monkeypatch.setattr(progress_bar, "QUIET", 0.0)
+    monkeypatch.setattr(reports, "QUIET", 0.0)
     fit(recipe, tmp_path / "slow")
     shown = capsys.readouterr().out
     assert shown.startswith(f"preparing the data, into {tmp_path / 'slow' / 'data'}\n")
@@ -312,11 +313,11 @@ def test_slow_updates_are_shown_between_two_lines_of_metrics(
 def test_a_pipe_hears_now_and_then_how_far_training_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from regard.training.trainer import progress_bar
+    from regard.training import reports
 
     now = 1000.0
-    monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now)
-    shown = progress_bar.ProgressBar(shown=True)
+    monkeypatch.setattr(reports.time, "monotonic", lambda: now)
+    shown = reports.ProgressBar(shown=True)
     shown.start(0, 4000)
     for update in range(10, 200, 10):  # 10 updates are 4 seconds
         now += 4
@@ -332,7 +333,7 @@ def test_a_pipe_hears_now_and_then_how_far_training_is(
         "update 160 of 4,000: loss 2.000  9 tokens/s",
         "update 190 of 4,000: loss 2.000  9 tokens/s",
     ]
-    other = progress_bar.ProgressBar(shown=False)  # another process's
+    other = reports.ProgressBar(shown=False)  # another process's
     other.start(0, 4000)
     now += 100
     other.move(190, "loss 2.000")

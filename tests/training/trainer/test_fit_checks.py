@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from regard.models import HeadConfig, RecurrentEncoderConfig
 from regard.training import Run, fit
@@ -118,7 +118,7 @@ class TestBefore:
         assert not (tmp_path / "run").exists()
 
     def test_sharded_parameters_are_no_graph(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from regard.training.trainer.device_settings import uses_graphs
+        from regard.training.device import uses_graphs
 
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         settings = ["training.accelerator=cuda"]
@@ -127,7 +127,7 @@ class TestBefore:
 
     def test_a_model_that_branches_on_data_is_no_graph(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Several decoders, and a part of a plug-in, which states nothing."""
-        from regard.training.trainer.device_settings import uses_graphs
+        from regard.training.device import uses_graphs
 
         class OwnEncoder(RecurrentEncoderConfig):
             pass
@@ -182,11 +182,11 @@ def test_a_batch_that_holds_the_corpus_is_remarked(
 
 
 def test_a_soft_beginning_longer_than_the_training_is_remarked() -> None:
-    from regard.training.trainer.fit import _remarks
+    from regard.training.fitting import _remarks
 
-    (remark,) = _remarks(recipe_loader.load_recipe("hard-scenes", ["training.updates=500"]))
+    (remark,) = _remarks(recipe_loader.load_recipe("hard-scenes", ["training.updates=500"]), {})
     assert remark.startswith("decoder.warmup = 800 is more than training.updates = 500")
-    assert not list(_remarks(recipe_loader.load_recipe("hard-scenes")))
+    assert not list(_remarks(recipe_loader.load_recipe("hard-scenes"), {}))
 
 
 def test_a_root_starts_where_the_command_is_run_and_the_error_says_where(

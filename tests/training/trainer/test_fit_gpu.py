@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 @pytest.mark.parametrize("encoder", ["bidirectional GRU", "LSTMN, 2 layers", "Transformer"])
 def test_losses_and_gradients_are_those_of_a_cpu(monkeypatch: pytest.MonkeyPatch, encoder: str, decoder: str) -> None:
     """Float32 on the GPU, recorded and replayed, beside float64 on the CPU; several shapes share one memory."""
-    from regard.training.trainer.cuda_graphs import CudaGraphs
+    from regard.training.device import CudaGraphs
 
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # its RNNs round to ten bits unless told not to
     torch.manual_seed(7)
@@ -48,7 +48,7 @@ def test_losses_and_gradients_are_those_of_a_cpu(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("decoder", ["Bahdanau", "Luong general", "LSTMN, shallow", "LSTMN, deep", "Transformer"])
 def test_mixed_precision_learns_what_single_precision_learns(decoder: str) -> None:
-    from regard.training.trainer.cuda_graphs import CudaGraphs
+    from regard.training.device import CudaGraphs
 
     made = EncoderDecoderConfig(VOCABULARY, VOCABULARY, ENCODERS["Transformer"], DECODERS[decoder])
     losses = []
@@ -122,22 +122,21 @@ def test_float16_with_a_scaled_loss_learns_what_float32_learns(tmp_path: Path) -
 
 def test_a_stream_is_trained_with_cuda_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every buffer has the shapes of the first one: a graph is recorded once for each width."""
-    from regard.training import fit
+    from regard.training import fit, loop
     from regard.training.recipe import recipe_loader
-    from regard.training.trainer import cuda_graphs
     from tests.support.tiny_training import measured, recipe_file
 
     file = recipe_file(tmp_path)
     settings = ["data.kind=stream", f"data.root={tmp_path}", 'data.train=["train.tsv"]', 'data.valid=["valid.tsv"]']
     settings += ["data.longest=50", "data.tokenised=true", "training.accelerator=cuda", "training.graphs=true"]
-    recorded: list[cuda_graphs.CudaGraphs] = []
-    init = cuda_graphs.CudaGraphs.__init__
+    recorded: list[loop.CudaGraphs] = []
+    init = loop.CudaGraphs.__init__
 
-    def record(self: cuda_graphs.CudaGraphs, *arguments: Any, **options: Any) -> None:
+    def record(self: loop.CudaGraphs, *arguments: Any, **options: Any) -> None:
         recorded.append(self)
         init(self, *arguments, **options)
 
-    monkeypatch.setattr(cuda_graphs.CudaGraphs, "__init__", record)
+    monkeypatch.setattr(loop.CudaGraphs, "__init__", record)
     run = fit(recipe_loader.load_recipe(file, settings), tmp_path / "run")
     losses = [float(line[2]) for line in measured(run.folder) if line[2]]
     assert losses[-1] < losses[0]

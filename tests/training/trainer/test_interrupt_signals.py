@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import nn
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from regard.training import Run
-from regard.training.own_model.model_settings import ModelRecipe
-from regard.training.own_model.model_task import ModelData, ModelTask
+from regard.training.distributed import SIGNALS, Processes, Signals
+from regard.training.own_model import ModelData, ModelRecipe, ModelTask
 from regard.training.recipe.recipe_sections import TrainingSection
-from regard.training.trainer.interrupt_signals import SIGNALS, InterruptSignals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,12 +39,13 @@ def test_a_worker_makes_batches_after_a_signal_to_the_process_group(tmp_path: Pa
     recipe: Any = ModelRecipe(name="signals", training=TrainingSection(workers=1, accelerator="cpu"))
     batches: Any = WorkerProcess()
     data = ModelData(Run(tmp_path, recipe), ModelTask(recipe, Model()), print, batches, batches)
-    data.trainer = SimpleNamespace(world_size=1, global_rank=0, global_step=0)  # type: ignore[assignment]
-    data.setup("fit")
-    signals = InterruptSignals()
+    processes = Processes(recipe.training, "")
+    data.load(processes)
+    signals = Signals()
     signals.install()
+    signals.at_once = False
     try:
-        loader = iter(data.train_dataloader())
+        loader = data.loader(0, processes)
         worker: Any = int(next(loader)[0])  # type: ignore[call-overload]
         assert worker != os.getpid()
         for number in SIGNALS:

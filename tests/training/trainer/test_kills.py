@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from regard.models import EncoderDecoder
 from regard.training import fit
@@ -46,7 +46,7 @@ def train(file: Path, run: Path) -> int:
     try:
         os.dup2(output, 1)
         os.dup2(output, 2)
-        faulthandler.disable()  # or nothing is installed, though Lightning has removed the handlers after a training
+        faulthandler.disable()
         faulthandler.enable(output)
         fit(recipe_loader.load_recipe(file, SETTINGS), run, resume=(run / "recipe.toml").exists())
         os._exit(0)

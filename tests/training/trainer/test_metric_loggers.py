@@ -6,39 +6,37 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
-from pytorch_lightning.loggers.logger import Logger
-
-from regard.training import fit
+from regard.training import Run, fit, reports
 from regard.training.recipe import recipe_loader
-from regard.training.trainer import metric_loggers
 from tests.support.tiny_training import measured, recipe_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Recorder(Logger):
-    name, version = "recorder", 0
-
+class Recorder:
     def __init__(self) -> None:
-        super().__init__()
         self.settings: dict[str, Any] = {}
         self.lines: list[dict[str, float]] = []
+        self.closed = False
 
-    def log_hyperparams(self, params: Any, *arguments: Any, **options: Any) -> None:
-        self.settings = params
+    def __call__(self, run: Run, settings: dict[str, Any]) -> Recorder:
+        self.settings = settings
+        return self
 
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        self.lines.append({"update": step or 0, **metrics})
+    def log(self, values: dict[str, float], update: int) -> None:
+        self.lines.append({"update": update, **values})
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def test_a_logger_gets_the_recipe_and_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder()
-    monkeypatch.setattr(metric_loggers, "require_packages", lambda settings: None)
-    monkeypatch.setattr("regard.training.trainer.fit.require_packages", lambda settings: None)
-    monkeypatch.setitem(metric_loggers.LOGGERS, "wandb", lambda run: recorder)
+    monkeypatch.setattr("regard.training.fitting.require_packages", lambda settings: None)
+    monkeypatch.setitem(reports.LOGGERS, "wandb", recorder)
     settings = ["training.updates=2", "training.validate_every=2", 'training.loggers=["wandb"]']
     run = fit(recipe_loader.load_recipe(recipe_file(tmp_path, rows=60), settings), tmp_path / "run")
     assert recorder.settings["training.rate"] == 0.01
@@ -46,6 +44,7 @@ def test_a_logger_gets_the_recipe_and_the_metrics(tmp_path: Path, monkeypatch: p
     assert recorder.settings["data.train"] == "['train.tsv']"
     losses = [line["loss"] for line in recorder.lines if "loss" in line]
     assert losses == [float(row[2]) for row in measured(run.folder) if row[2]]
+    assert recorder.closed
     assert [line["hp_metric"] for line in recorder.lines if "hp_metric" in line] == [float(measured(run.folder)[-1][6])]
 
 
@@ -65,7 +64,7 @@ def test_tensorboard_shows_the_recipe(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_named_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metric_loggers, "find_spec", lambda name: None)
+    monkeypatch.setattr(reports, "find_spec", lambda name: None)
     recipe = recipe_loader.load_recipe(recipe_file(tmp_path, rows=60), ['training.loggers=["mlflow"]'])
     with pytest.raises(ValueError, match=r'training\.loggers has "mlflow", which needs the package mlflow'):
         fit(recipe, tmp_path / "run")

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from regard.decoding import load_model_and_tokenizers
 from regard.models import EncoderDecoder
 from regard.training import fit
+from regard.training.loop import Training
 from regard.training.recipe import recipe_loader
-from regard.training.trainer.lightning_module import TrainingModule
 from tests.support.power_cut import Recording
 from tests.support.tiny_training import corpus, measured, recipe_file
 
@@ -52,13 +52,13 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     (folder / "disk").mkdir()
     recording = Recording(folder / "disk")
     patch = pytest.MonkeyPatch()
-    save = TrainingModule.save
+    save = Training.save
 
-    def saved(module: TrainingModule) -> None:
+    def saved(module: Training) -> None:
         save(module)
-        recording.mark(f"saved {module.trainer.global_step}")
+        recording.mark(f"saved {module.update}")
 
-    patch.setattr(TrainingModule, "save", saved)
+    patch.setattr(Training, "save", saved)
     with recording.recording(patch):
         fit(recipe, folder / "disk" / "run")
         if request.param:

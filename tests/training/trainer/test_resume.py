@@ -15,16 +15,19 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from typer.testing import CliRunner
 
 from regard.commands import app
 from regard.models import EncoderDecoder
 from regard.training import Run, fit
+from regard.training.batches import Corpora
+from regard.training.checkpoint import Checkpoints
+from regard.training.distributed import SIGNALS, Signals
+from regard.training.loop import Training
 from regard.training.recipe import recipe_loader
 from regard.training.run import results_file
-from regard.training.trainer.interrupt_signals import SIGNALS, InterruptSignals
 from tests.support.command_line import run_command
 from tests.support.tiny_training import measured, recipe_file
 
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from regard.data import Batch
-    from regard.models import Loss
 
 # Dropout needs the random numbers restored, the plateau the validations, 23 updates of 7 the place in the data.
 SETTINGS = [
@@ -121,19 +123,17 @@ def test_interrupted_and_resumed_is_the_same_to_the_bit(
     straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The signal arrives in update 10; checkpoints are due at 7, 14 and 21."""
-    from regard.training.trainer.lightning_module import TrainingModule
+    backward = Training.backward
 
-    backward = TrainingModule._backward
-
-    def signalled(self: TrainingModule, batch: Batch) -> Loss:
-        if self.trainer.global_step == 9 and self.signals.received is None:
+    def signalled(self: Training, batches: list[Batch]) -> torch.Tensor:
+        if self.update == 9 and self.signals.received is None:
             signal.raise_signal(signal.SIGUSR1)
-        return backward(self, batch)
+        return backward(self, batches)
 
     recipe = recipe_loader.load_recipe(straight / "tiny.toml", SETTINGS)
     before = [signal.getsignal(number) for number in SIGNALS]
     with monkeypatch.context() as patch:
-        patch.setattr(TrainingModule, "_backward", signalled)
+        patch.setattr(Training, "backward", signalled)
         with pytest.raises(SystemExit) as left:
             fit(recipe, tmp_path / "run")
     assert left.value.code == 128 + signal.SIGUSR1
@@ -151,8 +151,9 @@ def test_interrupted_and_resumed_is_the_same_to_the_bit(
 
 
 def test_a_second_signal_ends_it_at_once() -> None:
-    signals = InterruptSignals()
+    signals = Signals()
     signals.install()
+    signals.at_once = False
     try:
         signal.raise_signal(signal.SIGTERM)
         assert signals.received == signal.SIGTERM
@@ -184,22 +185,17 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("update", [7, 8, 23])
-@pytest.mark.parametrize("moment", ["save", "save_checkpoint", "_validate", "take"])
+@pytest.mark.parametrize("moment", ["save", "write", "validate", "take"])
 def test_wherever_it_dies(
     straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: int, moment: str
 ) -> None:
     """Before the checkpoint, while it is being written, in the validation, between a snapshot and its checkpoint."""
-    import pytorch_lightning as lightning
-
-    from regard.training.run.checkpoints import WeightSnapshots
-    from regard.training.trainer.lightning_module import TrainingModule
-
-    owner = {"save_checkpoint": lightning.Trainer, "take": WeightSnapshots}.get(moment, TrainingModule)
+    owner: type = Checkpoints if moment in ("write", "take") else Training
     original = getattr(owner, moment)
     now = [0]
 
     def dies(self: object, *arguments: object) -> object:
-        if moment == "save_checkpoint" and now[0] >= update:
+        if moment == "write" and now[0] >= update:
             original(self, *arguments)  # whole, but not yet in its place
             raise Killed
         if now[0] >= update:
@@ -208,14 +204,14 @@ def test_wherever_it_dies(
             raise Killed
         return original(self, *arguments)
 
-    def counts(self: TrainingModule, *arguments: object) -> None:
-        now[0] = self.trainer.global_step
-        ends(self, *arguments)
+    def counts(self: Training, sums: torch.Tensor) -> None:
+        step(self, sums)
+        now[0] = self.update
 
-    ends = TrainingModule.on_train_batch_end
+    step = Training.step
     recipe = recipe_loader.load_recipe(straight / "tiny.toml", SETTINGS)
     with monkeypatch.context() as patch:
-        patch.setattr(TrainingModule, "on_train_batch_end", counts)
+        patch.setattr(Training, "step", counts)
         patch.setattr(owner, moment, dies)
         with pytest.raises(Killed):
             fit(recipe, tmp_path / "run")
@@ -275,7 +271,7 @@ def test_a_checkpoint_is_read_without_running_what_is_in_it(straight: Path, tmp_
             return print, ("this ran",)
 
     # A forger leaves nothing that would give it away.
-    for name in ("checksums.json", "checksums.copy.json", "previous.ckpt"):
+    for name in ("checksums.json", "previous.ckpt"):
         (copy / "checkpoints" / name).unlink()
     torch.save({"state_dict": {}, "evil": Evil()}, copy / "checkpoints" / "last.ckpt")
     run = Run.open(copy)
@@ -326,11 +322,17 @@ def test_a_signal_while_the_average_is_validated_says_how_to_continue(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from regard.training.trainer import final_model
+    from regard.training import loop
 
     recipe, run = recipe_loader.load_recipe(straight / "tiny.toml", SETTINGS), tmp_path / "run"
+    finish = Training.save_final_model
+
+    def validates_and_is_signalled(self: Training) -> None:
+        patch.setattr(loop, "validate", lambda *_: signal.raise_signal(sent))
+        finish(self)
+
     with monkeypatch.context() as patch:
-        patch.setattr(final_model, "validate", lambda *_: signal.raise_signal(sent))
+        patch.setattr(Training, "save_final_model", validates_and_is_signalled)
         with interrupted(sent):
             fit(recipe, run)
     said = capsys.readouterr().out
@@ -344,10 +346,11 @@ def test_a_signal_while_the_average_is_validated_says_how_to_continue(
 def test_a_signal_between_the_last_update_and_the_average_counts(
     sent: signal.Signals, straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lightning has put back the handlers from before the training by then."""
-    from regard.training.trainer.data_module import DataModule
+    def closes(self: Corpora) -> None:
+        monkeypatch.undo()
+        signal.raise_signal(sent)
 
-    monkeypatch.setattr(DataModule, "teardown", lambda self, stage: signal.raise_signal(sent))
+    monkeypatch.setattr(Corpora, "close", closes)
     before = signal.signal(sent, lambda *_: None)
     try:
         with interrupted(sent):
@@ -366,7 +369,7 @@ def test_a_signal_after_the_model_is_saved_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from regard.training.trainer.progress_bar import ProgressBar
+    from regard.training.reports import ProgressBar
 
     say = ProgressBar.say
 

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-pytest.importorskip("pytorch_lightning")
+pytest.importorskip("pydantic")
 
 from regard.models.weight_snapshots import snapshot_files
 from regard.training import fit
+from regard.training.loop import Training, ValidationState, is_better
 from regard.training.recipe import recipe_loader
 from regard.training.recipe.recipe_sections import TrainingSection
 from regard.training.tasks.translate_task import TranslateTask
-from regard.training.trainer.lightning_module import TrainingModule
-from regard.training.trainer.validation import ValidationState, is_better
 from tests.support.tiny_training import recipe_file
 
 if TYPE_CHECKING:
@@ -64,15 +63,15 @@ def test_the_checkpoint_with_the_lowest_loss_is_kept_of_equal_scores(
     settings = ["training.updates=12", "training.validate_every=2", "training.save_every=2", "training.average=2"]
     recipe = recipe_loader.load_recipe(recipe_file(tmp_path), [*settings, "training.rate=0.2", "search.beams=1"])
     if killed:
-        save = TrainingModule.save
+        save = Training.save
 
-        def ends(module: TrainingModule) -> None:
+        def ends(module: Training) -> None:
             save(module)
-            if module.trainer.global_step == 8:
+            if module.update == 8:
                 raise RuntimeError("killed")
 
         with monkeypatch.context() as patch:
-            patch.setattr(TrainingModule, "save", ends)
+            patch.setattr(Training, "save", ends)
             with pytest.raises(RuntimeError, match="killed"):
                 fit(recipe, tmp_path / "run")
     run = fit(recipe, tmp_path / "run", resume=killed)

@@ -52,7 +52,7 @@ class Run:
 
     def __repr__(self) -> str:
         """The folder, how far the run is, and the best score of its validations."""
-        from .checkpoint_manifest import read_checkpoint
+        from ..checkpoint import read_checkpoint
 
         parts = [repr(str(self.folder)), "finished" if self.model.exists() else "not finished"]
         with suppress(DamagedFileError, OSError, KeyError):

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ...data.bpe_dropout import BpeDropout
     from ...models.config_base import TaskName
     from ...models.pretrained_model import PretrainedModel
+    from ..batches import EpochBatches
     from ..recipe.recipe import Recipe
-    from ..trainer.data_module import EpochBatches
 
 _CLASS: dict[TaskName, tuple[str, str]] = {  # task of a recipe: its module and its class
     "translate": ("translate_task", "TranslateTask"),

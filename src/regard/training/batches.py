@@ -7,29 +7,27 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-import pytorch_lightning as lightning
 from torch.utils.data import DataLoader, Dataset
 
-from ...checksums import check_files
-from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
-from ...data.bpe_dropout import BpeDropout
-from ...data.pair_reader import BadRowError
-from ...noun_count import count_of
-from ..corpora import pair_stream
-from ..preparation import VALID_PAIRS, CorpusPreparation, settings_changed
-from ..recipe.data_section import StreamData
-from ..streams import FILES as STREAM_FILES
-from ..streams import POSITIONS as STREAM
-from ..streams import StreamFiles, StreamPositions, StreamUpdates
-from .interrupt_signals import ignore_signals
+from ..checksums import check_files
+from ..data import Batch, EncodedCorpus, Pair, TokenizerPair
+from ..data.bpe_dropout import BpeDropout
+from ..data.pair_reader import BadRowError
+from ..noun_count import count_of
+from .corpora import pair_stream
+from .distributed import ignore_signals
+from .preparation import VALID_PAIRS, CorpusPreparation, settings_changed
+from .recipe.data_section import StreamData
+from .streams import FILES as STREAM_FILES
+from .streams import POSITIONS as STREAM
+from .streams import StreamFiles, StreamPositions, StreamUpdates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    import torch
-
-    from ..run.run_folder import Run
-    from ..tasks.task import Task
+    from .distributed import Processes
+    from .run.run_folder import Run
+    from .tasks.task import Task
 
 
 class EpochBatches(Protocol):
@@ -69,7 +67,7 @@ class UpdateBatches(Dataset[list[Batch]]):
         return [self._batches(epoch=epoch, rank=rank) for rank in self._ranks]
 
 
-class DataModule(lightning.LightningDataModule):
+class Corpora:
     """Reads, tokenises and encodes the corpora of the recipe into the run's folder, and loads them from there."""
 
     tokenizers: TokenizerPair
@@ -81,13 +79,11 @@ class DataModule(lightning.LightningDataModule):
     validates: bool = True  # otherwise there is no validation set, and nothing is compared
 
     def __init__(self, run: Run, task: Task, say: Callable[[str], None], *, fixed_shapes: bool = False) -> None:
-        super().__init__()
         self.run, self.task, self.say = run, task, say
-        self.prepare_data_per_node = False  # all nodes share the run's folder
         self.fixed_shapes = fixed_shapes  # what CUDA graphs need
 
-    def prepare_data(self) -> None:
-        """Called once, on one process; data/ is written atomically."""
+    def prepare(self) -> None:
+        """Called by the first process; data/ is written atomically."""
         if self.run.data.exists():
             check_files(self.run.data, f"restore it from a copy, or remove {self.run.data} to prepare the data again")
             if not settings_changed(self.run):
@@ -100,37 +96,25 @@ class DataModule(lightning.LightningDataModule):
         except BadRowError as error:
             raise ValueError(f"{error} (data.on_bad=skip leaves such rows out)") from None
 
-    def setup(self, stage: str) -> None:
-        assert self.trainer is not None
-        recipe = self.run.recipe
+    def load(self, processes: Processes) -> None:
+        """Called by every process, once the data is prepared."""
+        recipe, rank, world = self.run.recipe, processes.rank, processes.world
         self.tokenizers = TokenizerPair.load(self.run.data)
         self.valid = EncodedCorpus.load(self.run.data / "valid")
         with (self.run.data / VALID_PAIRS).open(encoding="utf-8") as file:
             self.valid_pairs = [Pair(source, target, row) for row, source, target in map(json.loads, file)]
         if recipe.tokenizer.dropout:
             self.task.dropout = BpeDropout(self.tokenizers, recipe.tokenizer.dropout, recipe.data.longest)
-        places: dict[str, Any] = {
-            "rank": self.trainer.global_rank,
-            "world": self.trainer.world_size,
-            "fixed_shapes": self.fixed_shapes,
-        }
+        places: dict[str, Any] = {"rank": rank, "world": world, "fixed_shapes": self.fixed_shapes}
         if isinstance(recipe.data, StreamData):
             self.train = EncodedCorpus.build([], self.tokenizers)  # a stream has no statistics that are counted
-            positions = StreamPositions(self.run.data / STREAM, writes=self.trainer.is_global_zero)
+            positions = StreamPositions(self.run.data / STREAM, writes=processes.is_first)
             # The first process writes the recipe, so its commit of a dataset counts for all.
-            revision = self.trainer.strategy.broadcast(recipe.data.revision)
-            data = recipe.data.model_copy(update={"revision": revision})
+            data = recipe.data.model_copy(update={"revision": processes.broadcast(recipe.data.revision)})
             stream = pair_stream(data, seed=recipe.seed)
             self.files = StreamFiles.of(data)
-            self.updates = StreamUpdates(
-                recipe,
-                self.task,
-                stream,
-                self.tokenizers,
-                positions,
-                files=self.files.hash,
-                **places,
-            )
+            made = {"files": self.files.hash, **places}
+            self.updates = StreamUpdates(recipe, self.task, stream, self.tokenizers, positions, **made)
             return
         self.train = EncodedCorpus.load(self.run.data / "train")
         accumulate = recipe.training.accumulate
@@ -141,29 +125,23 @@ class DataModule(lightning.LightningDataModule):
                 f"corpus, {count_of(len(self.train), 'pair')}"
             )
 
-    def train_dataloader(self) -> DataLoader[list[Batch]]:
-        """Endless, from the next update on; `max_steps` ends the training."""
-        assert self.trainer is not None
+    def loader(self, update: int, processes: Processes) -> Iterator[list[Batch]]:
+        """Endless: what this process accumulates in each update after `update`."""
         workers = self.run.recipe.training.workers
         if isinstance(self.updates, StreamUpdates):
             workers = min(workers, 1)  # each would read the whole stream
-            self._record_files(self.updates)
-        return DataLoader(
-            self.updates,
-            sampler=itertools.count(self.trainer.global_step),
-            batch_size=None,
-            persistent_workers=workers > 0,
-            **self.worker_settings(workers),
+            self._record_files(self.updates, update, processes)
+        return iter(
+            DataLoader(self.updates, sampler=itertools.count(update), batch_size=None, **self.worker_settings(workers))
         )
 
     def worker_settings(self, workers: int) -> dict[str, Any]:
         """The arguments of a DataLoader that has so many processes."""
         return {"num_workers": workers, "worker_init_fn": ignore_signals}
 
-    def _record_files(self, updates: StreamUpdates) -> None:
+    def _record_files(self, updates: StreamUpdates, step: int, processes: Processes) -> None:
         """Write which files are streamed, and say what changed since the run was interrupted."""
-        assert self.trainer is not None
-        file, step = self.run.data / STREAM_FILES, self.trainer.global_step
+        file = self.run.data / STREAM_FILES
         if former := updates.former_files(step):
             names = self.files.changes(file, former)
             self.say(
@@ -171,8 +149,5 @@ class DataModule(lightning.LightningDataModule):
             )
         if not self.files.stamps:
             self.say("the commit of data.dataset is not known: resuming will not notice that the dataset changed")
-        if self.trainer.is_global_zero:
+        if processes.is_first:
             self.files.record(file)
-
-    def transfer_batch_to_device(self, batch: list[Batch], device: torch.device, dataloader_idx: int) -> list[Batch]:
-        return [part.to(device) for part in batch]

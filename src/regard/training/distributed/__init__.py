@@ -1,1 +1,0 @@
-"""Training by several processes: sharded parameters, their checkpoints, and how processes are started and fail."""

@@ -1,0 +1,163 @@
+"""What an update does with gradients: AdamW, its groups, its learning rate, and the moving average of the weights."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..noun_count import count_of
+from .fine_tuning.warm_start import in_parts
+from .run.run_extension import weights_source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from torch import Tensor, nn
+
+    from .recipe.recipe_sections import TrainingSection
+
+REST = ""
+"""The name of the group of parameters that `training.part_rates` does not name; it comes first."""
+
+
+def rate(training: TrainingSection, update: int, cuts: int = 0) -> float:
+    """The rate of update 1, 2, …: up linearly over `warmup` updates w, then down.
+
+    - inverse square root (Vaswani et al. 2017, section 5.3): r · √(w / update);
+    - cosine (Loshchilov and Hutter 2017, arXiv 1608.03983) down to f · r, f the floor, at the last update n:
+      r · (f + (1 − f)·½(1 + cos π(update−w)/(n−w)));
+    - plateau: r · cut^cuts, `cuts` the number of times that the validation score stopped rising;
+    - constant: r.
+    """
+    peak, warmup = training.rate, training.warmup
+    if update < warmup:
+        return peak * update / warmup
+    if training.schedule == "inverse-square-root":
+        return peak * math.sqrt(max(warmup, 1) / max(update, 1))
+    if training.schedule == "cosine":
+        past = (update - warmup) / max(training.updates - warmup, 1)
+        return peak * (training.floor + (1 - training.floor) * (1 + math.cos(math.pi * min(past, 1.0))) / 2)
+    if training.schedule == "plateau":
+        return peak * training.cut**cuts
+    return peak
+
+
+def adamw(groups: Iterable[list[nn.Parameter]], settings: TrainingSection) -> torch.optim.AdamW:
+    """AdamW over groups of parameters.
+
+    Fused, it reads and writes each number once, where PyTorch's default on a CPU has a dozen passes over memory. A
+    model of one's own may have parameters without a fused kernel: complex ones, and views with gaps between their
+    numbers, of which PyTorch's kernel on a CPU would update the numbers in the gaps.
+    """
+    groups = list(groups)
+    return torch.optim.AdamW(
+        [{"params": parameters} for parameters in groups],
+        lr=settings.rate,
+        eps=1e-9,
+        fused=all(x.is_floating_point() and _is_dense(x) for parameters in groups for x in parameters),
+        **adam_settings(settings),
+    )
+
+
+def adam_settings(settings: TrainingSection) -> dict[str, Any]:
+    """What a resumed run may change. The rate is set at every update."""
+    first, second = settings.betas
+    return {"betas": (first, second), "weight_decay": settings.decay}
+
+
+def _is_dense(x: Tensor) -> bool:
+    """Whether the numbers lie side by side in memory, in any order of the dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def parameter_groups(module: nn.Module, settings: TrainingSection) -> dict[str, list[nn.Parameter]]:
+    """Part → its parameters that learn. A parameter belongs to the longest name that fits; empty groups are left out.
+
+    The names alone decide the groups, not the rates: a run whose `training.rate` changes keeps them.
+    """
+    groups: dict[str, list[nn.Parameter]] = {REST: []}
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            parts = [part for part in settings.part_rates if in_parts(name, [part])]
+            groups.setdefault(max(parts, key=len, default=REST), []).append(parameter)
+    return {part: parameters for part, parameters in groups.items() if parameters}
+
+
+def rate_share(part: str, settings: TrainingSection) -> float:
+    """The highest rate of a group, as a share of `training.rate`."""
+    return settings.part_rates.get(part, settings.rate) / settings.rate
+
+
+def require_part_groups(checkpoint: dict[str, Any], settings: TrainingSection, rate: float, folder: Path) -> None:
+    """Refuse a checkpoint of an earlier version, which put parts with the same rate into one group.
+
+    `rate` is the `training.rate` with which the checkpoint was written.
+    """
+    if "groups" in checkpoint["regard"]:
+        return
+    count, rates = _count(checkpoint), [rate, *settings.part_rates.values()]
+    if count < len(rates) and len(set(rates)) < len(rates):
+        raise _other_groups(count, folder)
+
+
+def require_groups(checkpoint: dict[str, Any], count: int, folder: Path) -> None:
+    """Refuse a checkpoint whose optimizer has another number of groups."""
+    if checkpoint.get("optimizer_states") and _count(checkpoint) != count:  # FSDP has already loaded its own
+        raise _other_groups(_count(checkpoint), folder)
+
+
+def _count(checkpoint: dict[str, Any]) -> int:
+    return len(checkpoint["optimizer_states"][0]["param_groups"])
+
+
+def _other_groups(count: int, folder: Path) -> ValueError:
+    groups = count_of(count, "group")
+    return ValueError(
+        f"the checkpoint of {folder} cannot be resumed: its optimizer has {groups} of parameters, and this version "
+        "makes one for each part of training.part_rates, where an earlier one made one for each rate. "
+        f"Begin a new run, perhaps with {weights_source(folder)}, or resume with the version that wrote it"
+    )
+
+
+class MovingAverage:
+    """θ̄ ← d·θ̄ + (1 − d)·θ after every update n, with d = min(decay, (1 + n) / (10 + n)).
+
+    The decay rises over the first updates, or the average would be of the random start (Polyak and Juditsky 1992 for
+    the mean; the rising decay as in TensorFlow's ExponentialMovingAverage). Buffers are not averaged.
+    """
+
+    def __init__(self, model: nn.Module, decay: float, averages: list[Tensor] | None = None) -> None:
+        self.parameters = list(model.parameters())
+        self.decay = decay
+        self.averages = [
+            parameter.detach().clone() if averages is None else averages[n].to(parameter)
+            for n, parameter in enumerate(self.parameters)
+        ]
+
+    @torch.no_grad()
+    def update(self, n: int) -> None:
+        decay = min(self.decay, (1 + n) / (10 + n))
+        torch._foreach_lerp_(self.averages, [parameter.detach() for parameter in self.parameters], 1 - decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The model has the averages as its parameters."""
+        kept = [parameter.detach().clone() for parameter in self.parameters]
+        self._set(self.averages)
+        try:
+            yield
+        finally:
+            self._set(kept)
+
+    @torch.no_grad()
+    def _set(self, values: list[Tensor]) -> None:
+        torch._foreach_copy_([parameter.detach() for parameter in self.parameters], values)

@@ -1,0 +1,474 @@
+"""`fit(model, …)`: the settings, the loss and the batches of a PyTorch module that no recipe describes.
+
+Batches are read by their numbers: any of them can be made again, in any process.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+import random
+import re
+import tomllib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, ValidationError
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
+
+from ..atomic_write import write_text
+from ..models import Loss
+from ..noun_count import count_of
+from .batches import Corpora, UpdateBatches
+from .device import moved
+from .distributed import Processes, ignore_signals
+from .recipe.data_section import Count, StrictSection
+from .recipe.recipe_errors import recipe_error
+from .recipe.recipe_sections import TrainingSection
+from .recipe.recipe_writer import recipe_toml
+from .run.run_folder import Run
+from .tasks.task import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from torch import Tensor
+
+    from ..data import Pair, TokenizerPair
+    from ..models.config_base import TaskName
+
+NUMBERED = "fit takes batches by their numbers, so that a run can resume and several processes can share them"
+
+
+class ModelRecipe(StrictSection):
+    """recipe.toml of such a run, which has no [data]."""
+
+    name: str = Field(pattern=r"^[\w.-]+$")
+    about: str = "A model of one's own, trained with regard.training.fit."
+    seed: Count = 1
+    training: TrainingSection
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.model_dump()
+
+    @classmethod
+    def of_call(
+        cls, folder: Path, seed: int, settings: dict[str, Any], train: Any, *, validates: bool = True
+    ) -> ModelRecipe:
+        """What `fit` was called with. A DataLoader says how many workers it has.
+
+        Without a validation an average of checkpoints cannot be compared with the last one, and must be asked for.
+        """
+        defaults = {"workers": getattr(train, "num_workers", 0)} | ({} if validates else {"average": 1})
+        try:
+            training = TrainingSection.model_validate(defaults | settings)
+        except ValidationError as error:
+            raise recipe_error(error, TrainingSection, "the call of fit(model, …)", {}) from None
+        try:
+            recipe = cls(name=run_name(folder), seed=seed, training=training)
+        except ValidationError as error:
+            raise recipe_error(error, cls, "the call of fit(model, …)", {}) from None
+        if training.init or training.graphs is True:
+            raise ValueError("init and graphs are for models of a recipe; load weights into the model before fit")
+        if training.strategy == "fsdp":
+            raise ValueError(
+                'strategy="fsdp" is for models of a recipe: a model of one\'s own stays sharded over the processes, '
+                'and cannot get its kept weights; use strategy="ddp"'
+            )
+        if not validates and (training.patience or training.schedule == "plateau"):
+            key = "patience" if training.patience else 'schedule="plateau"'
+            raise ValueError(f"{key} follows the validation, and valid is not given: give it, or leave {key} out")
+        return recipe
+
+    @classmethod
+    def open(cls, folder: Path) -> ModelRecipe:
+        """The settings of an existing run."""
+        file = Run.recipe_file(folder)
+        try:
+            return cls.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+        except ValidationError as error:
+            reason: Exception = recipe_error(error, cls, "it", {})
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            reason = error
+        line = " ".join(str(reason).split())[:300]
+        raise ValueError(f"{file} has not the settings of a run that fit(model, …) began: {line}")
+
+
+def run_name(folder: Path) -> str:
+    """The name of a run in this folder: that of the folder, with "-" for characters that a name cannot have."""
+    return re.sub(r"[^\w.-]+", "-", folder.resolve().name) or "model"
+
+
+class ModelLoss(nn.Module):
+    """A model with the loss that the trainer expects. `model.loss(batch)` is a `Loss`, or a mean, as a scalar."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        if not callable(getattr(model, "loss", None)):
+            raise ValueError(
+                f"{type(model).__name__} has no method loss(batch); it should return the mean loss of a batch, a scalar"
+            )
+        self.model = model
+        self._smooths = "smoothing" in inspect.signature(model.loss).parameters  # type: ignore[arg-type]
+
+    def loss(self, batch: Any, *, smoothing: float = 0.0) -> Loss:
+        options = {"smoothing": smoothing} if self._smooths else {}
+        loss: Loss | Tensor = self.model.loss(batch, **options)  # type: ignore[operator]
+        name = f"{type(self.model).__name__}.loss"
+        if not isinstance(loss, Loss):
+            if not isinstance(loss, torch.Tensor) or loss.dim():
+                shape = (
+                    f"a tensor of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+                )
+                raise ValueError(
+                    f"{name} returned {shape}; it should be a scalar tensor, the mean loss of the batch, such as "
+                    "losses.mean(), or a regard.models.Loss"
+                )
+            loss = Loss(loss, loss.detach(), torch.ones((), device=loss.device))
+        if torch.is_grad_enabled() and not loss.total.requires_grad:
+            raise ValueError(
+                f"{name} returned a loss without a gradient, so nothing can be learned from it: compute it from "
+                "parameters that have requires_grad, and without torch.no_grad(), .detach(), .item() or .argmax()"
+            )
+        return loss
+
+    def save_pretrained(self, folder: str | Path, *, card: str | None = None) -> None:
+        """What the model's own `save_pretrained` writes, or model.safetensors."""
+        from safetensors.torch import save_model
+
+        folder = Path(folder)
+        if hasattr(self.model, "save_pretrained"):
+            self.model.save_pretrained(folder)  # type: ignore[operator]
+        else:
+            save_model(self.model, str(folder / "model.safetensors"))
+        if card is not None:
+            write_text(folder / "README.md", card)
+
+    def load_kept(self, folder: Path) -> None:
+        """Load what `save_pretrained` wrote, for use: the model is in evaluation mode, as after training."""
+        from safetensors.torch import load_model
+
+        kind = type(self.model)
+        if not hasattr(self.model, "save_pretrained"):
+            load_model(self.model, folder / "model.safetensors")
+        elif hasattr(kind, "from_pretrained"):
+            self.model.load_state_dict(kind.from_pretrained(folder).state_dict())
+        else:
+            raise ValueError(
+                f"{kind.__name__} has save_pretrained and no from_pretrained; load its weights from {folder} yourself"
+            )
+        self.eval()
+
+
+class ModelTask(Task):
+    """Minimises the loss of a model, which is also its score."""
+
+    name: ClassVar[TaskName] = "write"
+    measure: ClassVar[str] = "loss"
+    command: ClassVar[str] = "model.safetensors"
+    tag: ClassVar[str] = "other"
+
+    def __init__(self, recipe: Any, model: nn.Module) -> None:
+        super().__init__(recipe)
+        self._model = ModelLoss(model)
+
+    def model(self, tokenizers: Any, train: Any) -> Any:
+        return self._model
+
+    def load_kept(self, folder: Path) -> None:
+        """Load the weights of a finished run into the model."""
+        self._model.load_kept(folder)
+
+    def batches(
+        self, encoded: Any, *, seed: int, epoch: int, rank: int, world: int, fixed_shapes: bool | Literal["full"]
+    ) -> Any:
+        """`world` shares, equally long: what is left over is in no share."""
+        entries = encoded.epoch(seed, epoch)
+        return EpochShare(encoded, entries[: len(entries) // world * world], rank, world, f"{seed} {epoch}")
+
+    def checks(self, encoded: Any, *, rank: int = 0, world: int = 1) -> Iterable[Any]:
+        entries, seed = encoded.validation(self.recipe.seed), self.recipe.seed
+        share = EpochShare(encoded, entries, rank, world, f"{seed} validation")
+        if not encoded.workers:
+            return (share[i] for i in range(len(share)))
+        return DataLoader(share, batch_size=None, **worker_settings(encoded, encoded.workers))
+
+    @torch.no_grad()
+    def loss_sums(self, model: Any, encoded: Any, *, rank: int = 0, world: int = 1) -> Tensor:
+        device = next(model.parameters()).device
+        sums = torch.zeros(2, dtype=torch.float64, device=device)
+        for batch in self.checks(encoded, rank=rank, world=world):
+            loss = model.loss(moved(batch, device))
+            sums += torch.stack([loss.nll.double(), loss.tokens.double()])
+        return sums
+
+    def answers(self, model: Any, tokenizers: TokenizerPair, pairs: Sequence[Pair]) -> list[str]:
+        return []
+
+    def score(self, answers: list[str], pairs: Sequence[Pair], nll: float) -> float:
+        return -nll
+
+    def model_card(self, kept: str, score: float, provenance: str = "") -> str:
+        settings = recipe_toml(self.recipe)
+        measured = f"Validation {self.shown(score)}." if math.isfinite(score) else "It was not validated."
+        head = f"# {self.recipe.name}\n\n{measured} The weights are {kept}.\n"
+        return f"{head}\n```toml\n{settings}```\n\n## Provenance\n\n{provenance}\n"
+
+
+def worker_settings(source: NumberedBatches, workers: int) -> dict[str, Any]:
+    """The arguments of a DataLoader that makes batches of a source in so many processes."""
+    settings: dict[str, Any] = {"num_workers": workers, "pin_memory": source.pins_memory}
+    if workers:
+        settings |= source.worker_options
+        settings["worker_init_fn"] = partial(_start_worker, source.worker_start)
+    return settings
+
+
+def _start_worker(start: Callable[[int], object] | None, worker: int) -> None:
+    ignore_signals()
+    if start is not None:
+        start(worker)
+
+
+class NoTokenizers:
+    """In place of the tokenizers of a recipe."""
+
+    def save(self, folder: Path) -> None:
+        """Nothing is written."""
+
+
+class ModelData(Corpora):
+    """Batches that are given, instead of a corpus that is prepared."""
+
+    def __init__(self, run: Any, task: Task, say: Any, train: Any, valid: Any) -> None:
+        super().__init__(run, task, say)
+        self.tokenizers: Any = NoTokenizers()
+        self.train: Any = numbered_batches([] if train is None else train, "train")
+        self.valid: Any = numbered_batches([] if valid is None else valid, "valid")
+        self.validates = valid is not None
+        self.valid_pairs = []
+        if not len(self.train):
+            raise ValueError("fit needs batches to train on, and train has none: train=[batch, …], or a DataLoader")
+        if self.validates and not len(self.valid):
+            raise ValueError("valid has no batches; give some, or leave it out: then nothing is validated")
+        settings = run.recipe.training
+        needed, there = settings.devices * settings.nodes * settings.accumulate, len(self.train)
+        if there < needed:
+            raise ValueError(
+                f"an update takes {count_of(needed, 'batch', 'batches')} (processes × accumulate), and train has "
+                f"{there:,}: give more, or lower accumulate"
+            )
+
+    def prepare(self) -> None:
+        """There is nothing to prepare."""
+
+    def load(self, processes: Processes) -> None:
+        self.updates = UpdateBatches(
+            self.task,
+            self.train,
+            accumulate=self.run.recipe.training.accumulate,
+            seed=self.run.recipe.seed,
+            rank=processes.rank,
+            world=processes.world,
+            fixed_shapes=False,
+        )
+
+    def worker_settings(self, workers: int) -> dict[str, Any]:
+        return worker_settings(self.train, workers)
+
+
+class NumberedBatches(ABC):
+    """Batches of which every epoch has equally many; an entry says what one of them is made of."""
+
+    workers: int = 0  # processes that make the batches of a validation
+    worker_options: Mapping[str, Any] = {}  # of a DataLoader that has workers
+    worker_start: Callable[[int], object] | None = None  # called in each of them, with its number
+    pins_memory: bool = False
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def epoch(self, seed: int, number: int) -> Sequence[Any]:
+        """The entries of an epoch, in the order of training."""
+
+    @abstractmethod
+    def validation(self, seed: int) -> Sequence[Any]:
+        """The entries of a validation, the same for all of them."""
+
+    @abstractmethod
+    def batch(self, entry: Any) -> Any: ...
+
+
+class SequenceBatches(NumberedBatches):
+    """A sequence of batches; training takes them in another order in every epoch."""
+
+    def __init__(self, batches: Sequence[Any]) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def epoch(self, seed: int, number: int) -> Sequence[int]:
+        order = list(range(len(self)))
+        random.Random(f"{seed} {number}").shuffle(order)
+        return order
+
+    def validation(self, seed: int) -> Sequence[int]:
+        return range(len(self))
+
+    def batch(self, entry: int) -> Any:
+        return self._batches[entry]
+
+
+class LoaderBatches(NumberedBatches):
+    """The batches of a DataLoader: its dataset, its sampler and its collate_fn, without its iterator.
+
+    An entry is the rows of a batch. The sampler draws those of an epoch with the random numbers of that epoch.
+    """
+
+    def __init__(self, loader: DataLoader[Any], name: str) -> None:
+        _require_numbers(loader, name)
+        self._dataset, self._collate = loader.dataset, loader.collate_fn
+        self._collates = loader.batch_sampler is not None  # otherwise the dataset has batches
+        self._sampler: Any = loader.batch_sampler if self._collates else loader.sampler
+        self._samplers: list[Any] = [self._sampler, loader.sampler, getattr(self._sampler, "sampler", None)]
+        self._length = _length(loader, name)
+        self._drawn: tuple[tuple[int, int], Sequence[Any]] | None = None
+        self.workers, self.worker_start = loader.num_workers, loader.worker_init_fn
+        names = ("timeout", "prefetch_factor", "multiprocessing_context")
+        self.worker_options = {each: getattr(loader, each) for each in names}
+        self.pins_memory = loader.pin_memory and torch.cuda.is_available()
+        self._require_same_order(name)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def epoch(self, seed: int, number: int) -> Sequence[Any]:
+        if self._drawn is None or self._drawn[0] != (seed, number):
+            self._drawn = (seed, number), self._draw(seed, number)
+        return self._drawn[1]
+
+    def validation(self, seed: int) -> Sequence[Any]:
+        return self.epoch(seed, 0)
+
+    def batch(self, entry: Any) -> Any:
+        if not self._collates:
+            return self._collate(self._dataset[entry])
+        several = getattr(self._dataset, "__getitems__", None)  # as PyTorch's own loader reads them
+        return self._collate([self._dataset[row] for row in entry] if several is None else several(entry))
+
+    def _draw(self, seed: int, number: int) -> Sequence[Any]:
+        key = f"{seed} {number}"
+        generators = [getattr(sampler, "generator", None) for sampler in self._samplers]
+        with random_numbers(key, *(each for each in generators if isinstance(each, torch.Generator))):
+            for sampler in self._samplers:
+                if callable(getattr(sampler, "set_epoch", None)):
+                    sampler.set_epoch(number)
+            drawn = list(itertools.islice(self._sampler, self._length))
+        if not drawn and self._length:
+            raise ValueError(f"the sampler of the DataLoader has no batch in epoch {number}; it said {self._length:,}")
+        return [*drawn, *itertools.islice(itertools.cycle(drawn), self._length - len(drawn))]
+
+    def _require_same_order(self, name: str) -> None:
+        """Of PyTorch's own samplers it is known."""
+        own = [each for each in self._samplers if not type(each).__module__.startswith(("torch.", "builtins"))]
+        if own and list(map(str, self._draw(0, 0))) != list(map(str, self._draw(0, 0))):
+            raise ValueError(
+                f"{name} is a DataLoader with the sampler {type(own[0]).__name__}, which gives another order when it "
+                "is asked twice with the same seed, so a run could not resume with the same batches: let it draw "
+                "from `random`, `numpy.random` or `torch`, or give it a method set_epoch(epoch)"
+            )
+
+
+class EpochShare(Dataset[Any]):
+    """The batches of one process in one epoch, or in a validation.
+
+    Each is made with random numbers of its own: they do not depend on what was made before, or by which process.
+    """
+
+    def __init__(self, source: NumberedBatches, entries: Sequence[Any], rank: int, world: int, key: str) -> None:
+        self._source, self._entries, self._key = source, entries, key
+        self._numbers = range(rank, len(entries), world)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, i: int) -> Any:
+        number = self._numbers[i]
+        with random_numbers(f"{self._key} {number}"):
+            return self._source.batch(self._entries[number])
+
+
+def numbered_batches(batches: Any, name: str) -> NumberedBatches:
+    """What `fit` was given as `train` or `valid`, by numbers; an error says what to give instead."""
+    if isinstance(batches, DataLoader):
+        return LoaderBatches(batches, name)
+    if isinstance(batches, Mapping) or not (hasattr(batches, "__len__") and hasattr(batches, "__getitem__")):
+        kind = type(batches).__name__
+        raise ValueError(
+            f"{name} is of type {kind}, and {NUMBERED}: give a list or another sequence of batches, or a DataLoader of "
+            f"PyTorch over a dataset with numbered rows. list({name}) makes a list of what can be iterated over"
+        )
+    return SequenceBatches(batches)
+
+
+@contextmanager
+def random_numbers(key: str, *generators: torch.Generator) -> Iterator[None]:
+    """Context in which Python, NumPy and PyTorch have the random numbers of this key, on the CPU; then as before.
+
+    Not on a GPU: a worker process may not use it.
+    """
+    seed = random.Random(key).getrandbits(32)
+    several = (torch.default_generator, *generators)
+    python, numpy, states = random.getstate(), np.random.get_state(), [each.get_state() for each in several]  # noqa: NPY002
+    try:
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002  the global state is what datasets use
+        for each in several:
+            each.manual_seed(seed)
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+        for each, state in zip(several, states, strict=True):
+            each.set_state(state)
+
+
+def _require_numbers(loader: DataLoader[Any], name: str) -> None:
+    kind = type(loader.dataset).__name__
+    if isinstance(loader.dataset, IterableDataset):
+        raise ValueError(
+            f"{name} is a DataLoader over {kind}, an IterableDataset, whose rows have no numbers, and {NUMBERED}: give "
+            f"one over a dataset with __len__ and __getitem__, or list({name}) if all batches fit in memory; a recipe "
+            'reads pairs of text that do not, with data.kind = "stream"'
+        )
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        raise ValueError(
+            f"{name} is of type {type(loader).__name__}, a DataLoader that makes its batches in an __iter__ of its "
+            f"own, and {NUMBERED}: give a plain DataLoader over the same dataset, or list({name})"
+        )
+    for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
+        if isinstance(sampler, DistributedSampler):
+            raise ValueError(
+                f"{name} has a DistributedSampler, and fit shares the batches among the processes itself: leave the "
+                "sampler out, and set shuffle=True instead"
+            )
+
+
+def _length(loader: DataLoader[Any], name: str) -> int:
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError) as error:
+        raise ValueError(
+            f"{name} is a DataLoader without a length ({error}), and an epoch must have an end: give its dataset or "
+            "its sampler a __len__"
+        ) from None

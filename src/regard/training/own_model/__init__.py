@@ -1,1 +1,0 @@
-"""Training of a model that the caller wrote: `fit(model, …)`."""

@@ -1,1 +1,0 @@
-"""The training loop: `fit`, its Lightning modules, its data and its state."""
