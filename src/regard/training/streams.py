@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..data.pair_stream import PairStream
     from .recipe.recipe import Recipe
     from .tasks.task import Task
-    from .trainer.data_module import EpochBatches
+    from .batches import EpochBatches
 
 POSITIONS = "stream.jsonl"
 """In data/ of a run: at which update each buffer of the stream began, and where in the corpus."""
