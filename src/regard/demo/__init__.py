@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import train_with_and_without_attention, translation_examples, worked_examples
 from .terminal_layout import demo_console
+from .train_with_and_without_attention import sections as training_sections
+from .translation_examples import sections as translation_sections
+from .worked_examples import save_examples
+from .worked_examples import sections as example_sections
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,11 +17,11 @@ if TYPE_CHECKING:
 def show(*, quick: bool = False) -> None:
     """Print the demo, each section as soon as it is computed; `quick` leaves out the training."""
     console = demo_console()
-    for part in (worked_examples, translation_examples, *(() if quick else (train_with_and_without_attention,))):
-        for section in part.sections():
+    for sections in (example_sections, translation_sections, *(() if quick else (training_sections,))):
+        for section in sections():
             console.print(section)
 
 
 def save(path: Path) -> None:
     """Write the sections on boxes and self-attention as SVG."""
-    worked_examples.save(path)
+    save_examples(path)

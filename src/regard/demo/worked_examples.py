@@ -49,7 +49,7 @@ EMBEDDINGS = [
 EARLY, BIRD = WORDS.index("early"), WORDS.index("bird")
 
 
-def save(path: Path) -> None:
+def save_examples(path: Path) -> None:
     """Write the sections on boxes and self-attention as SVG."""
     if path.suffix != ".svg":
         raise ValueError(f"the picture is an SVG: give {path} a name that ends in .svg")

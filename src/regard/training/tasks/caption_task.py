@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..score.caption_metrics import bleu, chrf, cider
-from ..score.caption_pointing import pointing
 from .translate_task import TranslateTask
 
 if TYPE_CHECKING:
@@ -38,6 +37,8 @@ class CaptionTask(TranslateTask):
         figures = {f"BLEU-{n}": value for n, value in enumerate(bleu(captions, references), 1)}
         figures |= {"CIDEr-D": cider(captions, references), "chrF": chrf(captions, references)}
         if self.recipe.data.kind == "scenes":
+            from ..score.caption_pointing import pointing  # evaluation imports tasks
+
             share = pointing(model, tokenizers, pairs)
             figures |= {} if share is None else {"pointing": share}
         return {**figures, "loss": nll}
