@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fastapi import Path, Query, Request
+from fastapi import Path as PathParameter, Query, Request
 from pydantic import BaseModel
 
 from ... import limits
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from ...data.trace_view import TraceView
     from ..request_computations import Jobs
 
-TraceId = Annotated[str, Path(pattern="^[0-9a-f]{1,40}$", description="A trace's id, from /api/traces")]
-CallId = Annotated[int, Path(ge=0, le=100_000, description="Index of the call in the trace")]
+TraceId = Annotated[str, PathParameter(pattern="^[0-9a-f]{1,40}$", description="A trace's id, from /api/traces")]
+CallId = Annotated[int, PathParameter(ge=0, le=100_000, description="Index of the call in the trace")]
 Entry = Annotated[int, Query(ge=0, le=1 << 20, description="Index in the batch")]
 Head = Annotated[int, Query(ge=0, le=1 << 16)]
 Heads = Annotated[
