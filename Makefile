@@ -62,7 +62,7 @@ test: $(READY) $(MODELS) $(BROWSER) $(NODE) ## every test that needs no GPU
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not gpu'
 
 sweep: $(READY)         ## property tests of attention with many random examples (REGARD_EXAMPLES, 5000 unless set): hours
-	REGARD_EXAMPLES=$${REGARD_EXAMPLES:-5000} $(BIN)/python -m pytest tests/attention/weights/test_weights_of_any_size.py \
+	REGARD_EXAMPLES=$${REGARD_EXAMPLES:-5000} $(BIN)/python -m pytest tests/attention/test_weights_of_any_size.py \
 	  tests/attention/test_properties.py
 
 check: $(READY) $(NODE) ## formatting, lint, types, of Python and of JavaScript
@@ -96,10 +96,10 @@ fuzz: $(READY)          ## mutated files, requests and calls for half an hour; w
 	$(BIN)/python -m tests.fuzz --seconds 1800 --write
 
 power-cuts: $(READY)    ## a training run cut off at 200 places, resumed and compared
-	REGARD_POWER_CUTS=200 $(BIN)/python -m pytest -q tests/training/trainer/test_power_cut.py
+	REGARD_POWER_CUTS=200 $(BIN)/python -m pytest -q tests/training/test_power_cut.py
 
 kills: $(READY)         ## a training process killed 100 times, resumed and compared
-	REGARD_KILLS=100 $(BIN)/python -m pytest -q tests/training/trainer/test_kills.py
+	REGARD_KILLS=100 $(BIN)/python -m pytest -q tests/training/test_kills.py
 
 sbom: $(READY)          ## the packages of the environment, as CycloneDX JSON
 	$(BIN)/python -m tools.sbom sbom.json

@@ -25,7 +25,7 @@ from torch import Tensor
 import regard
 from benchmarks.timing import RESULTS, Row, gpu_row, write
 from regard.attention.kernels import KernelArguments
-from regard.attention.kernels.additive.additive_op import attention
+from regard.attention.kernels.additive import attention
 
 if TYPE_CHECKING:
     from collections.abc import Callable

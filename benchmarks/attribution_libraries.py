@@ -20,7 +20,7 @@ import os, sys, time
 os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 torch.set_num_threads(1)
-from regard.seeing.capture.huggingface_text_model import load_text_model
+from regard.seeing.text_models import load_text_model
 found = load_text_model("smollm2", with_head=True)
 hf, tokenizer = found.model, found.tokenizer
 short = found.encode("When Mary and John went to the store, John gave a drink to").ids[None]

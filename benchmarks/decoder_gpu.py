@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from regard.models import Annotations, RecurrentDecoderConfig, TransformerDecoderConfig
-from regard.models.decoders.recurrent import RecurrentDecoder
-from regard.models.decoders.transformer import TransformerDecoder
+from regard.models.recurrent_decoder import RecurrentDecoder
+from regard.models.transformer_decoder import TransformerDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

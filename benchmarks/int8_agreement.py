@@ -16,10 +16,10 @@ import numpy as np
 import onnxruntime
 import torch
 
-from regard.data.batch import BEGIN, END
 from regard.decoding import CTranslate2, export_ctranslate2, load_model_and_tokenizers, translate
 from regard.decoding.onnx import export_onnx
-from regard.training.score.bleu import bleu
+from regard.special_tokens import BEGIN, END
+from regard.training.scores import bleu
 
 if TYPE_CHECKING:
     from regard.decoding import Translation

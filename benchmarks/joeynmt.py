@@ -32,12 +32,12 @@ from regard.decoding import search
 from regard.models import EncoderDecoder
 from regard.training.device import CudaGraphs
 from regard.training.optimizer import adamw
-from regard.training.recipe.recipe_sections import TrainingSection
+from regard.training.recipe_sections import TrainingSection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from regard.data.batch import Batch
+    from regard.data.batches import Batch
     from regard.decoding import Hypothesis
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from regard.data.batch import BEGIN, END, PAD, Batch
+from regard.data.batches import Batch
 from regard.models import (
     DecoderConfig,
     EncoderConfig,
@@ -17,6 +17,7 @@ from regard.models import (
     TransformerDecoderConfig,
     TransformerEncoderConfig,
 )
+from regard.special_tokens import BEGIN, END, PAD
 
 VOCABULARY = 8000
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
 
-    from regard.data.batch import Batch
+    from regard.data.batches import Batch
 
 FILES = {"train": "train", "dev": "val"}
 """Names of JoeyNMT's splits, and how the files of Multi30k begin."""

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks.joeynmt_models import THEIR_IDS, theirs
-from regard.data.batch import END, PAD
 from regard.decoding import load_model_and_tokenizers, translate
 from regard.decoding.translation import ON_CPU, ON_GPU
 from regard.models import EncoderDecoder, RecurrentDecoderConfig
+from regard.special_tokens import END, PAD
+from regard.training import scores
 from regard.training.corpora import read
-from regard.training.run.run_folder import Run
-from regard.training.score import bleu as scores
+from regard.training.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from regard.training.recipe.recipe_sections import TrainingSection
+    from regard.training.recipe_sections import TrainingSection
 
 
 class Lion(torch.optim.Optimizer):

@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.results_csv import places
 from benchmarks.training_runs import Experiment, main, where
 from regard.commands.train import EMBEDDED
-from regard.training.recipe import recipe_loader
+from regard.training import recipe_files
 
 FIGURES = Path(__file__).parent / "recipe_times.csv"
 COLUMNS = ("table", "recipe", "seed", "seconds", "updates", "day", "machine", "versions")
@@ -26,7 +26,7 @@ CORES = 2
 
 
 def experiments() -> list[Experiment]:
-    own = [name for name, does in recipe_loader.recipe_tasks().items() if does.split()[1] in EMBEDDED]
+    own = [name for name, does in recipe_files.recipe_tasks().items() if does.split()[1] in EMBEDDED]
     return [Experiment("minutes", name, (), 1) for name in own]
 
 

@@ -8,7 +8,7 @@ import statistics
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from regard.atomic_write import write_text
+from regard.files import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from regard.data.batch import BEGIN, END, PAD
 from regard.plugins import allow_plugins
+from regard.special_tokens import BEGIN, END, PAD
 from regard.training import fit
 from regard.training.batches import UpdateBatches
-from regard.training.recipe.recipe_loader import load_recipe
-from regard.training.tasks.translate_task import TranslateTask
+from regard.training.recipe_files import load_recipe
+from regard.training.tasks import TranslateTask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,7 +149,7 @@ def train_huggingface(recipe: Recipe, prepared: Path, folder: Path) -> Measureme
     from transformers import MarianConfig, MarianMTModel, Trainer, TrainerCallback, TrainingArguments
 
     from regard.data import EncodedCorpus, TokenizerPair
-    from regard.training.tasks.task import recipe_task
+    from regard.training.tasks import recipe_task
 
     began = time.perf_counter()
     settings, encoder = recipe.training, recipe.encoder
@@ -331,6 +331,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from benchmarks.scale_gpu import main as run_main  # LossTask must be that of the module which recipes name
-
-    run_main()
+    main()

@@ -16,8 +16,7 @@ from pathlib import Path
 from benchmarks.prepare_pairs import write_pairs
 from regard.data import EncodedCorpus, TokenizerPair
 from regard.data.batches import Batches
-from regard.data.corpus_blocks import CorpusPart
-from regard.data.pair_stream import FileStream
+from regard.data.blocks import CorpusPart, FileStream
 from regard.training.streams import buffer_chunks
 
 TOKENS = 25_000  # of a batch

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.results_csv import by_recipe, line, spread, tables
 from benchmarks.training_runs import RUNS, SEEDS, Experiment, main, trained, training_speed, where
-from regard.training.recipe.recipe_loader import load_recipe
+from regard.training.recipe_files import load_recipe
 
 FIGURES = Path(__file__).parent / "translation.csv"
 COLUMNS = (

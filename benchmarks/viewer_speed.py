@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
-    from regard.viewer.data.trace_view import TraceView
+    from regard.viewer.traces import TraceView
 
 LONG, LONGEST = 16_384, 131_072
 TILE = 256
@@ -39,10 +39,10 @@ TILE = 256
 def serve() -> None:
     """Run the server of the benchmark: print its address and the ids of its traces, then answer requests."""
     from regard.seeing.analysis import TokenizedText
-    from regard.seeing.capture.huggingface_text_model import load_text_model
-    from regard.viewer.data.library import Library
-    from regard.viewer.data.trace_view import TraceView
-    from regard.viewer.http.server import Server
+    from regard.seeing.text_models import load_text_model
+    from regard.viewer.library import Library
+    from regard.viewer.server import Server
+    from regard.viewer.traces import TraceView
 
     minilm = load_text_model("minilm")
     ids = torch.randint(1000, 30000, (512,), generator=torch.Generator().manual_seed(0))
@@ -56,12 +56,12 @@ def serve() -> None:
 def random_trace(tokens: int) -> TraceView:
     """One layer of two heads over random queries and keys, 64 wide; 64 rows of its output are kept for fidelity."""
     from regard.attention import attend
-    from regard.attention.energies.energy_forms import DotForm
-    from regard.attention.energies.lazy_energy_matrix import EnergyMatrix
+    from regard.attention.energies import DotForm
+    from regard.attention.energy_matrix import EnergyMatrix
     from regard.seeing import Seen
-    from regard.seeing.capture.attention_call import Call
-    from regard.seeing.capture.call_inputs_and_output import Record
-    from regard.viewer.data.trace_view import TraceView
+    from regard.seeing.call import Call
+    from regard.seeing.generation import Record
+    from regard.viewer.traces import TraceView
 
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 2, tokens, 64) for _ in range(3))

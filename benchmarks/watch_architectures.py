@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard import watch
-from regard.atomic_write import write_text
+from regard.files import write_text
 from tests.support import tiny_architectures
 
 from .memory_held import LENGTHS, growth

@@ -20,7 +20,7 @@ SETUP = """
 import time, torch
 torch.set_num_threads(1)
 from regard.seeing.analysis import Patterns, TokenizedText
-from regard.seeing.capture.huggingface_text_model import load_text_model
+from regard.seeing.text_models import load_text_model
 found = load_text_model("smollm2")
 zipf = 1 / torch.arange(1, found.tokenizer.vocab_size + 1)  # as often as words of a language repeat
 ids = torch.multinomial(zipf, TOKENS, replacement=True, generator=torch.Generator().manual_seed(0))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from regard.atomic_write import remove_unfinished, replacing_file, replacing_folder, write_bytes, write_text
+from regard.files import remove_unfinished, replacing_file, replacing_folder, write_bytes, write_text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from regard.checksums import CHECKSUMS, OWN, check_files, write_checksums
-from regard.json_file import DamagedFileError
+from regard.files import CHECKSUMS, OWN, DamagedFileError, check_files, write_checksums
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -82,8 +82,7 @@ def test_the_recipes_of_the_classification_page_train(
     """Beside files as the page describes them, with fewer updates."""
     pytest.importorskip("pydantic")
     from regard.decoding.load_model_and_tokenizers import load
-    from regard.training import fit
-    from regard.training.recipe import recipe_loader
+    from regard.training import fit, recipe_files
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).write_text(_recipe("docs/classification.md", name), encoding="utf-8")
@@ -102,14 +101,14 @@ def test_the_recipes_of_the_classification_page_train(
         rows = "".join(f"{file},{label}\n" for file, label in files)
         (tmp_path / "sounds" / "labels.csv").write_text(f"file,label\n{rows}", encoding="utf-8")
     quick = ["training.updates=2", "training.accelerator=cpu", "training.tensorboard=false"]
-    run = fit(recipe_loader.load_recipe(tmp_path / name, quick), tmp_path / "run")
+    run = fit(recipe_files.load_recipe(tmp_path / name, quick), tmp_path / "run")
     assert run.recipe.task == "classify"
     assert set(load(str(run.model)).tokenizers.target.names) == labels
 
 
 def test_the_keys_beside_those_of_other_libraries_are_keys_of_a_recipe() -> None:
     pytest.importorskip("pydantic")
-    from regard.training.recipe import recipe_loader
+    from regard.training import recipe_files
 
     text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     section = text.split("## Names of other libraries\n")[1].split("\n## ")[0]
@@ -119,7 +118,7 @@ def test_the_keys_beside_those_of_other_libraries_are_keys_of_a_recipe() -> None
         first, *others = re.findall(r"`([a-z_.]+)", cell.split(":")[0])
         keys += [first, *(name if "." in name else f"{first.rpartition('.')[0]}.{name}" for name in others)]
     assert len(keys) > 17
-    recipe = recipe_loader.load_recipe("bahdanau-multi30k")
+    recipe = recipe_files.load_recipe("bahdanau-multi30k")
     for key in keys:
         value: object = recipe
         for name in key.split("."):
@@ -151,7 +150,7 @@ def test_every_local_link_leads_somewhere() -> None:
 
 
 def test_every_path_of_the_source_that_is_named_exists() -> None:
-    """`attention/energies/energies.py` may stand for `src/regard/attention/energies/energies.py`."""
+    """`attention/energies.py` may stand for `src/regard/attention/energies.py`."""
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
         for path in re.findall(r"`((?:[a-z_0-9]+/)+(?:[a-z_0-9]+\.(?:py|js))?)`", page.read_text(encoding="utf-8")):
             existing = [(ROOT / base / path).exists() for base in BASES]

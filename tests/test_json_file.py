@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from regard.json_file import DamagedFileError, read_json, read_object
+from regard.files import DamagedFileError, read_json, read_object
 
 if TYPE_CHECKING:
     from pathlib import Path

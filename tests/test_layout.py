@@ -42,7 +42,7 @@ FILES = {
     "atomic_write", "checksums", "noun_count", "json_file", "plugins", "process_group_exit", "special_tokens",
     "unknown_words", "validation_sentences",
 }  # fmt: skip
-LATE = {"seeing/capture/recorded_calls.py": {"viewer"}}  # where somebody says show() or to_html(), and not before
+LATE = {"seeing/trace.py": {"viewer"}}  # where somebody says show() or to_html(), and not before
 
 
 def _rooms_imported(path: Path) -> set[str]:

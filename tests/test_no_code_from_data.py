@@ -33,43 +33,43 @@ CALLS = re.compile(
 
 LOADERS = {
     "checksums.py": "JSON",
-    "data/encoded_corpus.py": "JSON, and arrays of numbers mapped as raw bytes: not .npy, so no objects",
-    "data/label_set.py": "JSON",
-    "data/picture_reader.py": "Pillow, with a list of formats: never EPS, for which it would start Ghostscript",
-    "data/bpe_dropout.py": "JSON of a tokenizer",
+    "data/encoding.py": "JSON, and arrays of numbers mapped as raw bytes: not .npy, so no objects",
+    "data/tokenizer_pair.py": "JSON",
+    "data/media.py": "Pillow, with a list of formats: never EPS, for which it would start Ghostscript",
+    "data/encoding.py": "JSON of a tokenizer",
     "data/corpora/phrasebook/phrases.py": "TOML of the package",
-    "data/row_readers.py": "JSON",
-    "data/arrow_rows.py": "pyarrow ≥ 17, and `datasets` from a saved folder or from data files of a dataset, "
+    "data/rows.py": "JSON",
+    "data/rows.py": "pyarrow ≥ 17, and `datasets` from a saved folder or from data files of a dataset, "
     "without trust_remote_code; import_module of fixed names",
-    "data/sound_reader.py": "libsndfile",
-    "data/source_reader.py": "JSON; the kinds of readers are a fixed list",
+    "data/media.py": "libsndfile",
+    "data/pair_reader.py": "JSON; the kinds of readers are a fixed list",
     "data/tokenizer.py": "the `tokenizers` library, from JSON",
     "decoding/ctranslate2.py": "CTranslate2's own binary format",
     "decoding/load_model_and_tokenizers.py": "JSON and TOML",
-    "demo/train_with_and_without_attention.py": "a folder of a model of regard",
-    "demo/translation_examples.py": "a folder of a model of regard",
+    "demo.py": "a folder of a model of regard",
+    "demo.py": "a folder of a model of regard",
     "commands/export.py": "a folder of a model of regard",
     "json_file.py": "JSON",
-    "models/encoders/pictures.py": "torch.load with weights_only=True",
-    "models/pretrained_model.py": "JSON and safetensors; model types are a fixed list; plug-ins (plugins.py) need "
+    "models/picture_encoders.py": "torch.load with weights_only=True",
+    "models/pretrained.py": "JSON and safetensors; model types are a fixed list; plug-ins (plugins.py) need "
     "the user's permission, by the name of their package",
-    "models/weights_header.py": "JSON",
-    "seeing/capture/huggingface_text_model.py": "transformers, trust_remote_code=False unless the caller says True",
-    "seeing/capture/trace_folder.py": "JSON and safetensors; the parts are a fixed list",
+    "models/pretrained.py": "JSON",
+    "seeing/text_models.py": "transformers, trust_remote_code=False unless the caller says True",
+    "seeing/trace.py": "JSON and safetensors; the parts are a fixed list",
     "seeing/corpus.py": "JSON and safetensors",
-    "training/recipe/recipe_loader.py": "TOML",
+    "training/recipe_files.py": "TOML",
     "training/checkpoint.py": "torch.load with weights_only=True, and safetensors",
-    "training/run/results_file.py": "JSON",
-    "training/run/run_folder.py": "TOML",
+    "training/results.py": "JSON",
+    "training/run.py": "TOML",
     "training/streams.py": "JSON",
     "training/batches.py": "JSON",
-    "training/score/evaluation.py": "TOML",
+    "training/evaluation.py": "TOML",
     "training/own_model.py": "TOML; safetensors, or `from_pretrained` of the caller's own class",
-    "training/fine_tuning/vocabulary_extension.py": "the `tokenizers` library, from JSON",
-    "training/fine_tuning/warm_start.py": "a folder of a model of regard",
-    "viewer/export/single_file.py": "JSON of its own server",
-    "viewer/export/widget.py": "JSON of its own server",
-    "viewer/http/routes/model_routes.py": "JSON that ships",
+    "training/fine_tuning.py": "the `tokenizers` library, from JSON",
+    "training/fine_tuning.py": "a folder of a model of regard",
+    "viewer/export.py": "JSON of its own server",
+    "viewer/export.py": "JSON of its own server",
+    "viewer/model_routes.py": "JSON that ships",
 }
 """Every file that reads data, and why no data becomes code there."""
 
@@ -135,16 +135,16 @@ class TestPickles:
     """A file of another format, under the name that a loader opens."""
 
     def test_efficientnet(self, format: str, wire: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from regard.models.encoders import pictures
+        from regard.models import picture_encoders
 
         (tmp_path / "weights.pth").write_bytes(formats(wire)[format])
-        monkeypatch.setenv(pictures.FILE, str(tmp_path / "weights.pth"))
-        refused(pictures.imagenet, wire)
+        monkeypatch.setenv(picture_encoders.FILE, str(tmp_path / "weights.pth"))
+        refused(picture_encoders.imagenet, wire)
 
     def test_checkpoint(self, format: str, wire: Path, tmp_path: Path) -> None:
         from regard.training.checkpoint import Checkpoints
-        from regard.training.recipe.recipe_loader import load_recipe
-        from regard.training.run.run_folder import Run
+        from regard.training.recipe_files import load_recipe
+        from regard.training.run import Run
 
         run = Run.create(load_recipe("bahdanau-phrasebook"), tmp_path / "run")
         run.last.write_bytes(formats(wire)[format])
@@ -189,7 +189,7 @@ class TestPickles:
 
     @pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl", ".parquet", ".tsv.gz", ".tsv.xz"])
     def test_corpus(self, format: str, suffix: str, wire: Path, tmp_path: Path) -> None:
-        from regard.data.row_readers import reader
+        from regard.data.rows import reader
 
         file = tmp_path / f"corpus{suffix}"
         file.write_bytes(formats(wire)[format])
@@ -198,8 +198,7 @@ class TestPickles:
 
     @pytest.mark.parametrize("name", ["a.png", "a.wav"])
     def test_media(self, format: str, name: str, wire: Path, tmp_path: Path) -> None:
-        from regard.data.picture_reader import PictureReader
-        from regard.data.sound_reader import SoundReader
+        from regard.data.media import PictureReader, SoundReader
 
         (tmp_path / name).write_bytes(formats(wire)[format])
         reader: Any = PictureReader(8) if name == "a.png" else SoundReader()
@@ -250,7 +249,7 @@ class TestHuggingFace:
         changes: dict[str, dict[str, Any]],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        from regard.seeing.capture.huggingface_text_model import load_text_model
+        from regard.seeing.text_models import load_text_model
 
         monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 20))
         folder = self.plant(whole, tmp_path / "model", wire, changes)
@@ -258,7 +257,7 @@ class TestHuggingFace:
         assert sys.stdin.tell() == 0, "a question was asked"
 
     def test_code_that_is_needed_is_named_with_its_flag(self, whole: Path, wire: Path, tmp_path: Path) -> None:
-        from regard.seeing.capture.huggingface_text_model import load_text_model
+        from regard.seeing.text_models import load_text_model
 
         changes = {"config.json": {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Evil"}}}
         folder = self.plant(whole, tmp_path / "model", wire, changes)
@@ -267,7 +266,7 @@ class TestHuggingFace:
 
     @pytest.mark.parametrize("format", ["pickle", "pt"])
     def test_weights_are_not_unpickled(self, whole: Path, wire: Path, tmp_path: Path, format: str) -> None:
-        from regard.seeing.capture.huggingface_text_model import load_text_model
+        from regard.seeing.text_models import load_text_model
 
         folder = self.plant(whole, tmp_path / "model", wire, {})
         (folder / "model.safetensors").unlink()
@@ -277,7 +276,7 @@ class TestHuggingFace:
         assert not wire.exists()
 
     def test_the_undamaged_folder_loads(self, whole: Path) -> None:
-        from regard.seeing.capture.huggingface_text_model import load_text_model
+        from regard.seeing.text_models import load_text_model
 
         assert load_text_model(str(whole)).max_length
 
@@ -285,7 +284,7 @@ class TestHuggingFace:
 def test_arrow_extension_types_are_not_unpickled(wire: Path, tmp_path: Path) -> None:
     """The metadata that PyExtensionType unpickled before pyarrow 14.0.1 (CVE-2023-47248)."""
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    from regard.data.row_readers import reader
+    from regard.data.rows import reader
 
     metadata = {
         b"ARROW:extension:name": b"arrow.py_extension_type",
@@ -300,7 +299,7 @@ def test_arrow_extension_types_are_not_unpickled(wire: Path, tmp_path: Path) -> 
 
 def test_a_folder_of_datasets_runs_no_script(wire: Path, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
-    from regard.data.row_readers import reader
+    from regard.data.rows import reader
 
     folder = tmp_path / "corpus"
     datasets.Dataset.from_dict({"a": ["x"], "b": ["y"]}).save_to_disk(str(folder))
@@ -316,7 +315,7 @@ def test_a_folder_of_datasets_runs_no_script(wire: Path, tmp_path: Path) -> None
 
 
 def test_an_eps_does_not_start_ghostscript(tmp_path: Path, wire: Path) -> None:
-    from regard.data.picture_reader import PictureReader
+    from regard.data.media import PictureReader
 
     (tmp_path / "a.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
     with pytest.raises(ValueError, match=r"a\.png: not a picture that can be read"):
@@ -328,7 +327,7 @@ def test_an_eps_does_not_start_ghostscript(tmp_path: Path, wire: Path) -> None:
 )
 def test_a_recipe_is_data(text: str, tmp_path: Path, wire: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pydantic")
-    from regard.training.recipe.recipe_loader import load_recipe
+    from regard.training.recipe_files import load_recipe
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.toml").write_text(text)

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from regard.noun_count import count_of
+from regard.messages import count_of
 from tests.support.paths import ROOT
 
 NOUNS = (

@@ -17,9 +17,8 @@ from regard import plugins
 from regard.commands import app
 from regard.data import TokenizerPair
 from regard.models import Classifier, load
-from regard.training import fit
-from regard.training.recipe import recipe_loader
-from regard.training.recipe.data_section import OpinionsData
+from regard.training import fit, recipe_files
+from regard.training.recipe_sections import OpinionsData
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,9 +31,9 @@ from regard.data import Pair
 from regard.data.tokenizer import Tokenizer
 from regard.layers.pooling import MeanPooling
 from regard.models import Annotations, Encoder, EncoderConfig, HeadConfig
-from regard.models.annotations import masked_mean, zero_padding
-from regard.training.recipe.data_section import PluginData
-from regard.training.tasks.classify_task import ClassifyTask
+from regard.models.base import masked_mean, zero_padding
+from regard.training.recipe_sections import PluginData
+from regard.training.tasks import ClassifyTask
 
 
 @dataclass(frozen=True)
@@ -164,17 +163,17 @@ def test_every_part_is_trained_saved_and_loaded(package: Path) -> None:
 
 def test_a_recipe_alone_imports_nothing(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"code of the package my_parts\. It runs only if you allow it"):
-        recipe_loader.load_recipe(package / "mine.toml")
+        recipe_files.load_recipe(package / "mine.toml")
     assert "my_parts" not in sys.modules
     monkeypatch.setenv("REGARD_PLUGINS", "other, my_parts")
-    recipe = recipe_loader.load_recipe(package / "mine.toml")
+    recipe = recipe_files.load_recipe(package / "mine.toml")
     assert (recipe.base_task, recipe.encoder.width) == ("classify", 12)
 
 
 def test_what_is_imported_already_needs_no_permission(package: Path) -> None:
     import my_parts.parts  # type: ignore[import-not-found]
 
-    recipe = recipe_loader.load_recipe(package / "mine.toml")
+    recipe = recipe_files.load_recipe(package / "mine.toml")
     assert type(recipe.encoder) is my_parts.parts.Neighbours
 
 
@@ -197,7 +196,7 @@ def test_an_entry_point_names_a_plugin(package: Path, declared: str, named: str)
     parts.write_text(PACKAGE.replace('kind: str = "my_parts.parts:Neighbours"', f'kind: str = "{declared}"'))
     add_entry_points(package)
     (package / "mine.toml").write_text(RECIPE.replace('kind = "my_parts.parts:Neighbours"', f'kind = "{named}"'))
-    assert recipe_loader.load_recipe(package / "mine.toml").encoder.kind == declared
+    assert recipe_files.load_recipe(package / "mine.toml").encoder.kind == declared
 
 
 def test_a_model_of_short_names_is_loaded_without_them(package: Path) -> None:
@@ -218,7 +217,7 @@ def test_a_class_of_another_name_is_refused(package: Path) -> None:
     parts.write_text(PACKAGE.replace('kind: str = "my_parts.parts:Neighbours"', 'kind: str = "my_parts.parts:Old"'))
     plugins.allow_plugins("my_parts")
     with pytest.raises(ValueError, match=r"Neighbours\.kind is 'my_parts\.parts:Old': make it 'my_parts"):
-        recipe_loader.load_recipe(package / "mine.toml")
+        recipe_files.load_recipe(package / "mine.toml")
 
 
 def test_an_encoder_that_returns_a_tensor_is_told_what_to_return(package: Path) -> None:
@@ -227,7 +226,7 @@ def test_an_encoder_that_returns_a_tensor_is_told_what_to_return(package: Path) 
     plugins.allow_plugins("my_parts")
     expected = r"NeighboursEncoder.forward returned a Tensor; forward of an encoder returns .*Annotations\("
     with pytest.raises(TypeError, match=expected):
-        fit(recipe_loader.load_recipe(package / "mine.toml"), package / "run")
+        fit(recipe_files.load_recipe(package / "mine.toml"), package / "run")
 
 
 def test_an_entry_point_cannot_replace_a_kind_of_ours(package: Path) -> None:
@@ -240,7 +239,7 @@ def test_an_entry_point_cannot_replace_a_kind_of_ours(package: Path) -> None:
     importlib.invalidate_caches()
     plugins.allow_plugins("my_parts")
     assert plugins.plugin_path("opinions", "data") == "my_parts.parts:Parity"
-    assert type(recipe_loader.load_recipe("transformer-opinions").data) is OpinionsData
+    assert type(recipe_files.load_recipe("transformer-opinions").data) is OpinionsData
 
 
 @pytest.mark.parametrize(
@@ -263,7 +262,7 @@ def test_an_entry_point_cannot_replace_a_kind_of_ours(package: Path) -> None:
 def test_errors_name_the_key(package: Path, setting: str, message: str) -> None:
     plugins.allow_plugins("my_parts")
     with pytest.raises(ValueError, match=message):
-        recipe_loader.load_recipe(package / "mine.toml", [setting])
+        recipe_files.load_recipe(package / "mine.toml", [setting])
 
 
 def test_a_package_in_the_working_directory_is_named(
@@ -273,4 +272,4 @@ def test_a_package_in_the_working_directory_is_named(
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])  # "" is the working directory
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"the working directory holds beside_me, so PYTHONPATH=\. is enough"):
-        recipe_loader.load_recipe(package / "mine.toml", ["encoder.kind=beside_me.parts:Conformer"])
+        recipe_files.load_recipe(package / "mine.toml", ["encoder.kind=beside_me.parts:Conformer"])

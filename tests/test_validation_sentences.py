@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field, ValidationError
 
-from regard.validation_sentences import problem_sentence
+from regard.messages import problem_sentence
 
 
 class Settings(BaseModel):

@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from regard.atomic_write import write_text
+from regard.files import write_text
 from regard.learn import Animation
 from tools import svg_figure
 

@@ -13,8 +13,8 @@ import torch
 
 import regard
 from regard.seeing.analysis import effects, logit_attribution
-from regard.seeing.capture.huggingface_text_model import load_text_model
-from regard.seeing.drawing.matplotlib_figures import save_signed_maps
+from regard.seeing.figures import save_signed_maps
+from regard.seeing.text_models import load_text_model
 
 from .indirect_object_prompts import indirect_objects
 

@@ -12,8 +12,8 @@ import shutil
 
 import torch
 
-from regard.seeing.capture.huggingface_text_model import load_text_model
-from regard.viewer.data.first_trace import FOLDER, MODEL, TEXT
+from regard.seeing.text_models import load_text_model
+from regard.viewer.traces import FOLDER, MODEL, TEXT
 
 LARGEST = 300_000
 """Bytes of all its files."""

@@ -22,8 +22,8 @@ from regard.seeing.analysis import (
     induction_scores,
     repeated_sequence,
 )
-from regard.seeing.capture.huggingface_text_model import load_text_model
-from regard.seeing.drawing.matplotlib_figures import save_head_maps
+from regard.seeing.figures import save_head_maps
+from regard.seeing.text_models import load_text_model
 
 if TYPE_CHECKING:
     from torch import Tensor

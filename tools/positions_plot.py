@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from regard import Alibi
 from regard.layers import LearnedPositions, RotaryPositions, SinusoidalPositions
-from regard.seeing.drawing.matplotlib_figures import save_figure
+from regard.seeing.figures import save_figure
 
 PAGE = Path(__file__).parents[1] / "docs" / "positions.svg"
 COUNT, WIDTH, HEADS = 64, 64, 4

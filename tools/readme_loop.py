@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
-    from regard.viewer.data.library import Library
+    from regard.viewer.library import Library
 
 PATH = Path(__file__).parent.parent / "docs" / "loop.webp"
 LARGEST = 3_000_000
@@ -79,7 +79,7 @@ class Recorder:
 def record(library: Library) -> list[bytes]:
     from playwright.sync_api import sync_playwright
 
-    from regard.viewer.http.server import serving
+    from regard.viewer.server import serving
 
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     with sync_playwright() as playwright, serving(library) as server:
@@ -154,8 +154,8 @@ def save(frames: list[bytes], path: Path) -> None:
 
 
 def main() -> None:
-    from regard.viewer.data.first_trace import STATE, first_trace
-    from regard.viewer.data.library import Library, installed_models
+    from regard.viewer.library import Library, installed_models
+    from regard.viewer.traces import STATE, first_trace
 
     library = Library([first_trace()], [model for model in installed_models() if model.task in ("translate", "read")])
     library.opening = STATE

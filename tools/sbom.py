@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from regard.atomic_write import write_text
+from regard.files import write_text
 
 
 def component(package: Distribution) -> dict[str, Any]:

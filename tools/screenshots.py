@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
-    from regard.viewer.data.library import Library
+    from regard.viewer.library import Library
 
 DOCS = Path(__file__).parent.parent / "docs"
 FOLDER = DOCS / "viewer"
@@ -70,8 +70,8 @@ def main() -> None:
 
 def library_for(place: Path) -> tuple[Library, dict[str, str]]:
     """What there is to look at, and the ids of the traces."""
-    from regard.viewer.data.first_trace import STATE, first_trace
-    from regard.viewer.data.library import Library, installed_models, model_at
+    from regard.viewer.library import Library, installed_models, model_at
+    from regard.viewer.traces import STATE, first_trace
 
     listener(place / "tones")
     models = [model for model in installed_models() if model.task != "listen"]  # digits are other people's voices
@@ -93,8 +93,8 @@ def listener(folder: Path) -> None:
     """One that tells rising, falling and steady tones apart, learned here: the sounds are ours."""
     from regard.data import Batches, EncodedCorpus, TokenizerPair
     from regard.data.corpora import tones
-    from regard.data.label_set import LabelSet
-    from regard.data.sound_reader import SoundReader
+    from regard.data.media import SoundReader
+    from regard.data.tokenizer_pair import LabelSet
     from regard.models import Classifier, ClassifierConfig, ConvolutionEncoderConfig, HeadConfig
 
     torch.manual_seed(0)
@@ -119,7 +119,7 @@ def views(traces: dict[str, str], place: Path) -> list[tuple[str, dict[str, Any]
     from PIL import Image
 
     from regard.data.corpora import scenes, tones
-    from regard.data.sound_reader import SoundReader
+    from regard.data.media import SoundReader
 
     Image.fromarray(scenes.picture(SCENE)).resize((384, 384), Image.Resampling.NEAREST).save(place / "scene.png")
     soundfile.write(place / "tone.wav", SoundReader().encode(TONE), tones.RATE, subtype="PCM_16")
@@ -195,7 +195,7 @@ def take(
 ) -> None:
     from playwright.sync_api import sync_playwright
 
-    from regard.viewer.http.server import serving
+    from regard.viewer.server import serving
 
     executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     viewport: Any = dict(zip(("width", "height"), size, strict=True))

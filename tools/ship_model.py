@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.atomic_write import write_text
 from regard.decoding import load_model_and_tokenizers
 from regard.decoding.load_model_and_tokenizers import SHIPPED
-from regard.training.recipe.recipe_writer import recipe_toml
-from regard.training.run.run_folder import Run
-from regard.training.score.evaluation import TaskEvaluation, evaluate_loaded, pairs_of_run
+from regard.files import write_text
+from regard.training.evaluation import TaskEvaluation, evaluate_loaded, pairs_of_run
+from regard.training.recipe import recipe_toml
+from regard.training.run import Run
 
 if TYPE_CHECKING:
-    from regard.training.score.translation_evaluation import TranslationEvaluation
+    from regard.training.evaluation import TranslationEvaluation
 
 CARD = """---
 library_name: regard

@@ -21,21 +21,20 @@ import torch
 import regard
 from regard.decoding.load_model_and_tokenizers import load
 from regard.decoding.onnx import export_onnx
-from regard.viewer import limits
-from regard.viewer.data import first_trace
-from regard.viewer.data.inside_view import inside_view
-from regard.viewer.data.library import Library, ModelEntry, installed_models
-from regard.viewer.export.single_file import trace_responses
-from regard.viewer.http.application import create_app
-from regard.viewer.http.in_process_client import request
-from regard.viewer.static_files import STATIC, styles, view_names
+from regard.viewer import guard
+from regard.viewer import traces as first_trace
+from regard.viewer.export import trace_responses
+from regard.viewer.inside import inside_view
+from regard.viewer.library import Library, ModelEntry, installed_models
+from regard.viewer.responses import STATIC, request, styles, view_names
+from regard.viewer.server import create_app
 
 from .viewer_javascript import bundled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from regard.viewer.data.trace_view import TraceView
+    from regard.viewer.traces import TraceView
 
 ROOT = Path(__file__).parent.parent
 RUNTIME = ROOT / "node_modules" / "onnxruntime-web" / "dist"
@@ -121,7 +120,7 @@ def write(folder: Path, *, texts: list[tuple[str, str, int]] | None = None, card
         "coming": 0,
         "views": view_names(),
         "opening": first_trace.STATE,
-        "limits": limits.public(),
+        "limits": guard.public(),
     }
     _write_json(data / "about.json", about)
     for name in ("length", "samples"):

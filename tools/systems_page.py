@@ -27,9 +27,9 @@ from regard.models import (
     ShowAttendTellDecoderConfig,
     TransformerDecoderConfig,
     TransformerEncoderConfig,
-    registry,
+    encoder_decoder,
 )
-from regard.models.config_base import SOURCES
+from regard.models.base import SOURCES
 
 PAGE = Path(__file__).parent.parent / "docs" / "systems.md"
 WIDTH = 32
@@ -81,11 +81,11 @@ def _small(config: type[Any]) -> Any:
     return config(**{each.name: SMALL[each.name] for each in fields(config) if each.name in SMALL})
 
 
-for kind in registry.ENCODERS.keys() - {part.kind for part in ENCODERS.values()}:
-    encoder = _small(registry.ENCODERS[kind])
+for kind in encoder_decoder.ENCODERS.keys() - {part.kind for part in ENCODERS.values()}:
+    encoder = _small(encoder_decoder.ENCODERS[kind])
     ENCODERS[{"none": "nothing", "picture": "a picture"}.get(encoder.reads, encoder.reads), kind] = encoder
-for kind in registry.DECODERS.keys() - {part.kind for part in WRITERS.values()}:
-    WRITERS[kind] = _small(registry.DECODERS[kind])
+for kind in encoder_decoder.DECODERS.keys() - {part.kind for part in WRITERS.values()}:
+    WRITERS[kind] = _small(encoder_decoder.DECODERS[kind])
 
 NAMED = {
     ("text", "RNN", "RNN, no attention"): "seq2seq (Sutskever 2014)",

@@ -20,14 +20,14 @@ from typing import Any
 import torch
 
 import regard
-from regard.attention.energies.energy_forms import NEAR
-from regard.attention.positions.rotary import BASE
+from regard.attention.energies import NEAR
+from regard.attention.modifiers import BASE
 from regard.layers import SinusoidalPositions
-from regard.viewer.data.library import Library
-from regard.viewer.data.tile import Tile
-from regard.viewer.export import map_tiles, single_file
-from regard.viewer.http.application import create_app
-from regard.viewer.static_files import SCRIPT, STATIC, STYLES
+from regard.viewer import export
+from regard.viewer.library import Library
+from regard.viewer.responses import SCRIPT, STATIC, STYLES
+from regard.viewer.server import create_app
+from regard.viewer.tiles import Tile
 
 ROOT = Path(__file__).parent.parent
 CONSTANTS = STATIC / "data" / "constants.js"
@@ -49,9 +49,9 @@ NORMALIZERS = {
 def constants() -> str:
     """The module of shared numbers."""
     shared = {
-        "TILE_SIDE": (map_tiles.SIDE, "cells along a tile of the map"),
-        "SMALL_MAP_SIDE": (single_file.SMALL, "cells along a small map of the Model view"),
-        "LARGE_MAP_SIDE": (map_tiles.LARGE, "cells along its large map"),
+        "TILE_SIDE": (export.SIDE, "cells along a tile of the map"),
+        "SMALL_MAP_SIDE": (export.SMALL, "cells along a small map of the Model view"),
+        "LARGE_MAP_SIDE": (export.LARGE, "cells along its large map"),
         "NEAR": (NEAR, "distances below this count as equal"),
         "ROTARY_BASE": (BASE, "of sinusoidal and rotary positions"),
     }

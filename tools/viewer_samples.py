@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from regard.viewer.data.sample_files import SAMPLES
+from regard.viewer.library import SAMPLES
 
 RATE = 8000
 PITCH = 150.0

@@ -32,9 +32,9 @@ regard.attend(x, x, x, energy=energy, mask=regard.padding([100, 70]))
 import json, urllib.request
 import torch, regard
 from torch import nn
-from regard.viewer.data.library import Library
-from regard.viewer.data.trace_view import TraceView
-from regard.viewer.http.server import serving
+from regard.viewer.library import Library
+from regard.viewer.traces import TraceView
+from regard.viewer.server import serving
 model = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2).eval()
 walk()
 with torch.no_grad(), regard.watch(model) as seen:

@@ -51,7 +51,7 @@ def draw(
         return
     from matplotlib.figure import Figure
 
-    from regard.seeing.drawing.matplotlib_figures import save_figure
+    from regard.seeing.figures import save_figure
 
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.add_subplot()

@@ -19,7 +19,7 @@ from torch import nn
 from regard.attention import padding
 from regard.layers import EncoderLayer
 from regard.models import RecurrentEncoderConfig, TransformerEncoderConfig
-from regard.models.encoders.sequences import ConvolutionEncoderConfig
+from regard.models.encoders import ConvolutionEncoderConfig
 
 from .command_line import draw, options, print_table
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from regard.models.encoders.encoder import EncoderConfig
+    from regard.models.encoders import EncoderConfig
 
 NAMES, VALUES = 16, 4
 QUESTIONS, FACTS = 4, 4 + NAMES  # the first ids of the words that ask for a name, and of the facts

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .attention import *  # noqa: F403
+    from .attention import *  # noqa: F403  # noqa: F403
     from .seeing import Call, Seen, load_trace, note
-    from .seeing.capture.watch import watch
+    from .seeing.watch import watch
 
 # ruff: noqa: F405
 __all__ = [

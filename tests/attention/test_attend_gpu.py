@@ -10,7 +10,7 @@ import torch
 
 import regard as r
 from regard import attend
-from regard.attention.energies.lazy_energy_matrix import EnergyMatrix
+from regard.attention.energy_matrix import EnergyMatrix
 from regard.attention.weights import Weights
 from tests.support.attention_cases import city_block
 

@@ -10,8 +10,8 @@ import torch
 
 import regard as r
 from regard import attend
-from regard.attention import blocked_attention
-from regard.attention.tensor_versions import ChangedInPlaceError
+from regard.attention.backends import fused
+from regard.attention.blocks import ChangedInPlaceError
 from tests.support.attention_cases import inputs
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _tensors_of(case: str) -> tuple[torch.Tensor, dict]:
 def test_a_change_before_the_backward_raises_or_has_no_effect(
     case: str, backend: str, several: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocked_attention, "BLOCK", 16 if several else 1 << 18)
+    monkeypatch.setattr(fused, "BLOCK", 16 if several else 1 << 18)
     q, k, v = inputs((2, 3), 5, 7, 4, 4, grad=True)
     changed, options = _tensors_of(case)
 
@@ -106,7 +106,7 @@ def _pytorch_refuses() -> Iterator[None]:
 @pytest.mark.parametrize("name", ["q", "k", "v"])
 def test_queries_keys_and_values(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a function that closes over a parameter torch.utils.checkpoint computes the blocks; it checks nothing."""
-    monkeypatch.setattr(blocked_attention, "BLOCK", 16)
+    monkeypatch.setattr(fused, "BLOCK", 16)
     tensors = dict(zip("qkv", inputs((2, 3), grad=True), strict=True))
     scale = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     z = attend(**tensors, energy=lambda q, k: (q * scale) @ k.mT, backend="fused")

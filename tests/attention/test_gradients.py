@@ -8,7 +8,7 @@ import torch
 
 import regard as r
 from regard import attend
-from regard.attention import blocked_attention
+from regard.attention.backends import fused
 from tests.support.attention_cases import NORMALIZERS, POSITIVE, energies, inputs
 
 SMOOTH = {name: n for name, n in NORMALIZERS.items() if name != "hard"}
@@ -70,7 +70,7 @@ def test_dense_weights_are_differentiable() -> None:
 @pytest.mark.parametrize("normalize", SMOOTH)
 @pytest.mark.parametrize("energy", ["scaled", "gaussian", "additive", "own function"])
 def test_blocks_have_the_gradients_of_the_formula(energy: str, normalize: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocked_attention, "BLOCK", 16)
+    monkeypatch.setattr(fused, "BLOCK", 16)
     form, scale = energies()[energy], torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
     leaves = [*form.parameters()] if isinstance(form, torch.nn.Module) else []
     if energy == "own function":  # one that closes over a parameter

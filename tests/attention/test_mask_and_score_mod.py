@@ -166,7 +166,7 @@ def test_score_mod_on_every_backend_that_takes_it(name: str) -> None:
 
 @pytest.mark.parametrize("backend", ["reference", "fused"])
 def test_gradients_reach_what_a_score_mod_closes_over(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.attention.blocked_attention.BLOCK", 40)  # several blocks
+    monkeypatch.setattr("regard.attention.backends.fused.BLOCK", 40)  # several blocks
     q, k, v = _inputs(grad=True)
     slopes = torch.rand(H, dtype=torch.float64, requires_grad=True)
     direction = torch.randn(B, H, T, D, dtype=torch.float64)

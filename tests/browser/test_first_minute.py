@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 import pytest
 
-from regard.viewer.data.first_trace import STATE, TEXT, first_trace
-from regard.viewer.data.library import Library, installed_models
+from regard.viewer.library import Library, installed_models
+from regard.viewer.traces import STATE, TEXT, first_trace
 from tests.support.browser_page import drawn, link, look
 
 if TYPE_CHECKING:
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page, Route
 
-    from regard.viewer.http.server import Server
+    from regard.viewer.server import Server
 
 
 @pytest.fixture(scope="module")
 def fresh() -> Iterator[Server]:
     """What `regard view` serves before any model has run."""
-    from regard.viewer.http.server import serving
+    from regard.viewer.server import serving
 
     library = Library([first_trace()], installed_models())
     library.opening = dict(STATE)

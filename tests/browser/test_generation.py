@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from regard import watch
-from regard.viewer.data.trace_view import TraceView
+from regard.viewer.traces import TraceView
 from tests.support.browser_page import drawn, look
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-    from regard.viewer.data.library import Library
-    from regard.viewer.http.server import Server
+    from regard.viewer.library import Library
+    from regard.viewer.server import Server
 
 READY = "drawn.weights"
 

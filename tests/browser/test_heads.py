@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from regard import attend, causal, watch
-from regard.seeing.alignment.word_level_weights import word_weights
-from regard.viewer.data.token_labels import TokenLabels
-from regard.viewer.data.trace_view import TraceView
+from regard.seeing.alignment import word_weights
+from regard.viewer.traces import TokenLabels, TraceView
 from tests.browser.conftest import PAIR
 from tests.support.browser_page import drawn, look, on_model_worker, settle
 from tests.support.heads_page import CALL, HALF, READY, same, weights
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
     from regard.seeing import Seen
-    from regard.viewer.data.library import Library
-    from regard.viewer.http.server import Server
+    from regard.viewer.library import Library
+    from regard.viewer.server import Server
 
 
 def put(page: Page, side: str, at: int) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from regard.viewer.data.library import Library, installed_models
+from regard.viewer.library import Library, installed_models
 from tests.support.browser_page import drawn, look, settle
 
 if TYPE_CHECKING:
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
-    from regard.viewer.http.server import Server
+    from regard.viewer.server import Server
 
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[Server]:
-    from regard.viewer.http.server import serving
+    from regard.viewer.server import serving
 
     library = Library(models=[x for x in installed_models() if x.layers])
     library.read("shakespeare-transformer", "My lord, the", generate=8).pinned = True

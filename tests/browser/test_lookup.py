@@ -15,7 +15,7 @@ from tests.support.browser_page import look
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-    from regard.viewer.http.server import Server
+    from regard.viewer.server import Server
 
 ENERGIES = {
     "Exact": r.Exact(), "InverseDistance": r.InverseDistance(), "Gaussian": r.Gaussian(0.7), "Cosine": r.Cosine(),

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from regard.attention import Weights
     from regard.seeing import Seen
-    from regard.viewer.data.library import Library
-    from regard.viewer.http.server import Server
+    from regard.viewer.library import Library
+    from regard.viewer.server import Server
 
 LONG, HEADS = 1500, 2
 READY = "drawn.pending === 0"
@@ -59,9 +59,9 @@ def pieces() -> Seen:
 @pytest.fixture(scope="module")
 def own(long: Seen, minilm: Seen, pieces: Seen) -> Iterator[tuple[Server, str, str]]:
     """A server with a long trace and MiniLM's, and their ids; and one of words in pieces."""
-    from regard.viewer.data.library import Library
-    from regard.viewer.data.trace_view import TraceView
-    from regard.viewer.http.server import serving
+    from regard.viewer.library import Library
+    from regard.viewer.server import serving
+    from regard.viewer.traces import TraceView
 
     traces = [TraceView.of(long, "long"), TraceView.of(minilm, "MiniLM"), TraceView.of(pieces, "pieces")]
     with serving(Library(traces)) as server:
@@ -246,9 +246,9 @@ def test_export(page: Page, own: tuple[Server, str, str], long: Seen) -> None:
 
 def test_another_trace_is_compared_by_the_same_text(page: Page) -> None:
     """The second trace's tokens are those of the text that is looked at, or of its last."""
-    from regard.viewer.data.library import Library
-    from regard.viewer.data.trace_view import TraceView
-    from regard.viewer.http.server import serving
+    from regard.viewer.library import Library
+    from regard.viewer.server import serving
+    from regard.viewer.traces import TraceView
 
     traces = []
     for name, batch in (("a", 3), ("b", 2)):

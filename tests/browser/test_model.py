@@ -12,15 +12,15 @@ from torch import nn
 
 from regard import watch
 from regard.seeing.analysis import Patterns
-from regard.viewer.data.trace_view import TraceView
+from regard.viewer.traces import TraceView
 from tests.support.browser_page import drawn, look, on_model_worker
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
 
     from regard.seeing import Seen
-    from regard.viewer.data.library import Library
-    from regard.viewer.http.server import Server
+    from regard.viewer.library import Library
+    from regard.viewer.server import Server
 
 READY = "drawn.thumbs && drawn.cells[0].scores && 'entropy' in drawn.cells[0].values"
 

@@ -8,16 +8,16 @@ import torch
 from torch import nn
 
 from regard import Additive, attend, causal, watch
-from regard.attention.energies.energy_forms import TanhForm
-from regard.viewer.data.trace_view import TraceView
+from regard.attention.energies import TanhForm
+from regard.viewer.traces import TraceView
 from tests.support.browser_page import drawn, look
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
     from regard.seeing import Seen
-    from regard.viewer.data.library import Library
-    from regard.viewer.http.server import Server
+    from regard.viewer.library import Library
+    from regard.viewer.server import Server
 
 READY = "drawn.rows.length && drawn.q"
 SAID = "(words) => document.querySelector('[aria-live]').textContent.includes(words)"

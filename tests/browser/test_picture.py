@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
     from regard.seeing import Seen
-    from regard.viewer.http.server import Server
+    from regard.viewer.server import Server
 
 pytest.importorskip("PIL", reason="Pillow is not installed (regard[pictures])")
 GRID = 4
@@ -28,7 +28,7 @@ def captioner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One that has learned a scene by heart."""
     from regard.data import Batches, EncodedCorpus, Tokenizer, TokenizerPair
     from regard.data.corpora import scenes
-    from regard.data.picture_reader import PictureReader
+    from regard.data.media import PictureReader
     from regard.models import (
         EncoderDecoder,
         EncoderDecoderConfig,
@@ -84,9 +84,9 @@ def vision() -> Seen:
 
 @pytest.fixture(scope="module")
 def own(captioner: Path, vision: Seen) -> Iterator[tuple[Server, str]]:
-    from regard.viewer.data.library import Library, model_at
-    from regard.viewer.data.trace_view import TraceView
-    from regard.viewer.http.server import serving
+    from regard.viewer.library import Library, model_at
+    from regard.viewer.server import serving
+    from regard.viewer.traces import TraceView
 
     trace = TraceView.of(vision, "ViT", grid=(GRID, GRID))
     with serving(Library([trace], [model_at(str(captioner))])) as server:
@@ -96,7 +96,7 @@ def own(captioner: Path, vision: Seen) -> Iterator[tuple[Server, str]]:
 def test_a_caption_appears_word_by_word(page: Page, own: tuple[Server, str], captioner: Path, scene: Path) -> None:
     from regard.data.corpora import scenes
     from regard.decoding import load_model_and_tokenizers, translate
-    from regard.seeing.alignment.word_level_weights import caption_word_weights
+    from regard.seeing.alignment import caption_word_weights
 
     look(page, own[0], view="picture")
     page.set_input_files("input[type=file]", scene)

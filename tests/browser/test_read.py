@@ -12,8 +12,8 @@ from regard.data.corpora import opinions
 from regard.decoding import load_model_and_tokenizers
 from regard.decoding.classification import classify
 from regard.models import Classifier, ClassifierConfig, HeadConfig, RecurrentEncoderConfig
-from regard.seeing.alignment.word_level_weights import sum_by_word
-from regard.viewer.data.token_labels import TokenLabels
+from regard.seeing.alignment import sum_by_word
+from regard.viewer.traces import TokenLabels
 from tests.support.browser_page import drawn, look
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
-    from regard.viewer.data.library import Library
-    from regard.viewer.http.server import Server
+    from regard.viewer.library import Library
+    from regard.viewer.server import Server
 
 TEXT = "The soup was not bad, and the waiter was friendly."
 
@@ -30,7 +30,7 @@ TEXT = "The soup was not bad, and the waiter was friendly."
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, library: Library) -> Path:
     """Two classifiers that have learned nothing: one that looks, one that only takes the last state."""
-    from regard.viewer.data.library import ModelEntry
+    from regard.viewer.library import ModelEntry
 
     made = tmp_path_factory.mktemp("classifiers")
     torch.manual_seed(0)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
 
     from regard.seeing import Seen
-    from regard.viewer.data.library import Library
-    from regard.viewer.http.server import Server
+    from regard.viewer.library import Library
+    from regard.viewer.server import Server
 
 
 def test_every_view_by_its_key_and_back(page: Page, server: Server, trace: str) -> None:

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 
 from regard.data.corpora import phrasebook, scenes, tones
-from regard.data.sound_reader import SoundReader
+from regard.data.media import SoundReader
 from regard.decoding import generate, load_model_and_tokenizers
-from regard.viewer.data import model_outputs
-from regard.viewer.data.experiments import next_tokens
-from regard.viewer.data.first_trace import first_trace
-from regard.viewer.data.inside_view import inside_view
-from regard.viewer.data.library import Library, installed_models
-from regard.viewer.data.neuron_view import neuron_view
+from regard.viewer import outputs
+from regard.viewer.contributions import next_tokens
+from regard.viewer.inside import inside_view, neuron_view
+from regard.viewer.library import Library, installed_models
+from regard.viewer.traces import first_trace
 from tests.support.browser_page import drawn
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ def same(ours: Any, theirs: Any, where: str = "answer") -> None:
 def test_translations(viewer: Page, models: Library, name: str) -> None:
     """Text, score, weights, alternatives, and the beam of every step."""
     for text, beams in ((SENTENCE, 5), ("Where is the library?", 1), ("I don't know what 3 Ωmegas cost.", 3)):
-        expected = model_outputs.translation(models, models.model(name), text, beams)
+        expected = outputs.translation(models, models.model(name), text, beams)
         (result,) = post(viewer, "/api/translate", {"text": text, "models": [name], "beams": beams})["translations"]
         same(expected, result)
 
@@ -148,7 +147,7 @@ def test_tokenizers(viewer: Page) -> None:
 
 def test_classes_of_texts(viewer: Page, models: Library) -> None:
     text = "The soup was not bad, but I would not call the waiter friendly."
-    expected = model_outputs.text_classification(models, models.model("opinions-lstm"), text)
+    expected = outputs.text_classification(models, models.model("opinions-lstm"), text)
     (result,) = post(viewer, "/api/classify", {"text": text, "models": ["opinions-lstm"]})["classifications"]
     same(expected, result)
 
@@ -250,7 +249,7 @@ def test_captions(viewer: Page, models: Library) -> None:
         file = io.BytesIO()
         picture = Image.fromarray(scenes.picture("scene:test:0:3", 64)).resize((size, size + size // 3))
         picture.save(file, "PNG")
-        expected = model_outputs.caption(models, models.models_for("caption")[0], file.getvalue())
+        expected = outputs.caption(models, models.models_for("caption")[0], file.getvalue())
         same(expected, post_file(viewer, "/api/caption", file.getvalue()))
 
 
@@ -260,7 +259,7 @@ def test_sounds(viewer: Page, models: Library, tmp_path: Path) -> None:
     for rate in (tones.RATE, 11025):
         path = tmp_path / f"{rate}.wav"
         soundfile.write(path, samples, rate, subtype="PCM_16")
-        expected = model_outputs.sound_classification(models, models.models_for("listen"), path.read_bytes())
+        expected = outputs.sound_classification(models, models.models_for("listen"), path.read_bytes())
         same(expected, post_file(viewer, "/api/listen", path.read_bytes()))
 
 

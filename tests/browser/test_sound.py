@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
-    from regard.viewer.http.server import Server
+    from regard.viewer.server import Server
 
 soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed (regard[sound])")
 
@@ -25,8 +25,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """One that names tones and one that spells them, neither of which has learned anything."""
     from regard.data import Tokenizer, TokenizerPair
     from regard.data.corpora import tones
-    from regard.data.label_set import LabelSet
-    from regard.data.sound_reader import SoundReader
+    from regard.data.media import SoundReader
+    from regard.data.tokenizer_pair import LabelSet
     from regard.models import (
         Classifier,
         ClassifierConfig,
@@ -55,7 +55,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from regard.data.corpora import tones
-    from regard.data.sound_reader import SoundReader
+    from regard.data.media import SoundReader
 
     path = tmp_path_factory.mktemp("sounds") / "tone.wav"
     soundfile.write(path, SoundReader().encode("tone:rising:11"), tones.RATE, subtype="PCM_16")
@@ -64,8 +64,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def own(folders: list[Path]) -> Iterator[Server]:
-    from regard.viewer.data.library import Library, model_at
-    from regard.viewer.http.server import serving
+    from regard.viewer.library import Library, model_at
+    from regard.viewer.server import serving
 
     with serving(Library([], [model_at(str(folder)) for folder in folders])) as server:
         yield server
@@ -115,8 +115,8 @@ def test_letters_have_weights_of_their_own(page: Page, own: Server, folders: lis
 
 
 def test_without_a_model_it_says_so(page: Page) -> None:
-    from regard.viewer.data.library import Library
-    from regard.viewer.http.server import serving
+    from regard.viewer.library import Library
+    from regard.viewer.server import serving
 
     with serving(Library()) as server:
         page.goto(f"{server.url}#view=sound")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
     from regard.seeing import Seen
-    from regard.viewer.http.server import Server
+    from regard.viewer.server import Server
 
 
 @pytest.fixture

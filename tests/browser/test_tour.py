@@ -9,7 +9,7 @@ from tests.support.browser_page import drawn
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-    from regard.viewer.http.server import Server
+    from regard.viewer.server import Server
 
 
 def first_time(browser: Browser, motion: str = "reduce") -> Page:

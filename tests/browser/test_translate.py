@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
 
     from regard.decoding import Translation
-    from regard.viewer.http.server import Server
+    from regard.viewer.server import Server
 
 TEXT = "My sister has a small black dog."
 APART, WORD = "He did not want to go to school today.", "pas"
@@ -171,8 +171,8 @@ def pointer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A translator that always copies: it has learned nothing else."""
     from regard.data import Tokenizer, TokenizerPair
     from regard.models import EncoderDecoder, EncoderDecoderConfig, RecurrentDecoderConfig, RecurrentEncoderConfig
-    from regard.viewer.data.library import Library, model_at
-    from regard.viewer.http.server import serving
+    from regard.viewer.library import Library, model_at
+    from regard.viewer.server import serving
 
     folder = tmp_path_factory.mktemp("models") / "pointer"
     tokenizer = Tokenizer.train("word", 20, ["the cat sat on the mat"], slots=5)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
     from regard.seeing import Seen
-    from regard.viewer.http.server import Server
+    from regard.viewer.server import Server
 
 
 PAIRED = "drawn.links.length && drawn.other?.links.length"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
     from regard.seeing import Seen
-    from regard.viewer.http.server import Server
+    from regard.viewer.server import Server
 
 # What anywidget gives a widget's module: `model`, which carries messages, and `el` to draw into.
 SHOW = """async ({ esm, css, saved = null }) => {

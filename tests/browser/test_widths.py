@@ -11,8 +11,8 @@ from tests.support.browser_page import link, settle
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-    from regard.viewer.data.library import Library
-    from regard.viewer.http.server import Server
+    from regard.viewer.library import Library
+    from regard.viewer.server import Server
 
 WIDTHS = {"phone": (390, 844), "tablet": (1024, 768), "desktop": (1440, 900)}
 ROOMS = ".stage .drawing, .stage .lookup-stage, .stage .translate, .stage .empty"

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from regard.commands import app
-from regard.training.recipe.switches import SWITCHES
+from regard.training.recipe_files import SWITCHES
 
 if TYPE_CHECKING:
     from pathlib import Path

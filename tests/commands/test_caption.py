@@ -14,10 +14,10 @@ from regard.commands import app
 from regard.commands.models import CAPTIONER
 from regard.data import Tokenizer, TokenizerPair
 from regard.data.corpora import scenes
-from regard.data.picture_reader import FORMATS, PictureReader
+from regard.data.media import FORMATS, PictureReader
 from regard.decoding.load_model_and_tokenizers import shipped
 from regard.models import EncoderDecoder, EncoderDecoderConfig, GridEncoderConfig, ShowAttendTellDecoderConfig
-from regard.seeing.drawing.picture_overlay import MAX_WORDS
+from regard.seeing.figures import MAX_WORDS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from regard.commands import app
 from regard.commands.models import SOUND_MODEL, TEXT_MODEL
 from regard.data import LabelSet, Tokenizer, TokenizerPair
 from regard.data.corpora import opinions, spoken_digits, tones
-from regard.data.sound_reader import SoundReader
+from regard.data.media import SoundReader
 from regard.decoding.load_model_and_tokenizers import shipped
 from regard.models import (
     Classifier,

@@ -11,7 +11,7 @@ import torch
 
 from regard import cli
 from regard.seeing.analysis import ablate
-from regard.seeing.capture.huggingface_text_model import load_text_model
+from regard.seeing.text_models import load_text_model
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from regard.models import (
     GridEncoderConfig,
     ShowAttendTellDecoderConfig,
 )
-from regard.training.run import results_file
+from regard.training import results
 from tests.support.aligned_pairs import LINKS, SOURCES, TARGETS, pair_model, pair_tokenizers
 from tests.support.command_line import command_output, run_command
 from tests.support.small_translators import TEXTS, save_exported_run
@@ -82,9 +82,10 @@ def test_a_run_is_evaluated_on_the_pairs_of_its_recipe(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pydantic")
-    from regard.training.recipe import recipe_loader, recipe_writer
+    from regard.training import recipe as recipe_writer
+    from regard.training import recipe_files
 
-    recipe = recipe_loader.load_recipe("transformer-phrasebook", ["data.test=12", "data.valid=5", "search.beams=2"])
+    recipe = recipe_files.load_recipe("transformer-phrasebook", ["data.test=12", "data.valid=5", "search.beams=2"])
     (run / "recipe.toml").write_text(recipe_writer.recipe_toml(recipe), encoding="utf-8")
     out = command_output(capsys, monkeypatch, "evaluate", str(run))
     assert "test: 12 sentences" in out
@@ -93,7 +94,7 @@ def test_a_run_is_evaluated_on_the_pairs_of_its_recipe(
     out = command_output(capsys, monkeypatch, "evaluate", str(run), "--split", "valid", "--beams", "1")
     assert "valid: 5 sentences" in out
     assert "beams 1" in out
-    assert list(results_file.load_results(run)) == ["test", "valid"]
+    assert list(results.load_results(run)) == ["test", "valid"]
 
 
 def test_ctranslate2_is_scored_as_torch_is(
@@ -108,7 +109,7 @@ def test_ctranslate2_is_scored_as_torch_is(
         out = command_output(capsys, monkeypatch, "evaluate", str(folder), *common, "--engine", "ctranslate2")
         assert "chrF" in out
         assert "perplexity" not in out, "CTranslate2 gives no log p(y | x)"
-    kept = results_file.load_results(run)
+    kept = results.load_results(run)
     assert list(kept) == [str(file), f"{file} (ctranslate2)"]
     assert kept[str(file)].chrf == kept[f"{file} (ctranslate2)"].chrf
 
@@ -126,7 +127,7 @@ def test_what_cannot_be_kept_is_shown_all_the_same(
 
     (tmp_path / "test").rename(tmp_path / "valid.tsv")
     with monkeypatch.context() as broken:
-        broken.setattr(results_file, "save_result", full)
+        broken.setattr(results, "save_result", full)
         with pytest.raises(SystemExit, match=r"cannot use results\.json: No space left"):
             command_output(capsys, broken, "evaluate", str(run), "valid.tsv", "--save", "said.txt", "--beams", "1")
     assert "valid.tsv: 4 sentences" in capsys.readouterr().out
@@ -140,9 +141,9 @@ def test_runs_of_one_name_are_distinguished(
     (tmp_path / "p.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in zip(SOURCES, TARGETS, strict=True)), "utf-8")
     command_output(capsys, monkeypatch, "evaluate", str(run), str(tmp_path / "p.tsv"), "--beams", "1")
     other = shutil.copytree(run, tmp_path / "other" / run.name)
-    assert {row.run for row in results_file.compare([run, other])} == {str(run), str(other)}
+    assert {row.run for row in results.compare([run, other])} == {str(run), str(other)}
     monkeypatch.chdir(run)
-    assert {row.run for row in results_file.compare([Path()])} == {run.name}
+    assert {row.run for row in results.compare([Path()])} == {run.name}
 
 
 @pytest.fixture
@@ -151,8 +152,9 @@ def captioner(tmp_path: Path) -> Path:
     pytest.importorskip("pydantic")
     pytest.importorskip("PIL", reason="needs the extra `vision`")
     from regard.data.corpora import scenes
-    from regard.data.picture_reader import PictureReader
-    from regard.training.recipe import recipe_loader, recipe_writer
+    from regard.data.media import PictureReader
+    from regard.training import recipe as recipe_writer
+    from regard.training import recipe_files
 
     folder = tmp_path / "soft-1"
     sides = TokenizerPair(PictureReader(64), Tokenizer.train("word", 100, (pair.target for pair in scenes.pairs(50))))
@@ -162,7 +164,7 @@ def captioner(tmp_path: Path) -> Path:
         folder / "model"
     )
     sides.save(folder / "model")
-    recipe = recipe_loader.load_recipe("soft-scenes", ["data.test=4", "data.valid=3", "search.beams=3"])
+    recipe = recipe_files.load_recipe("soft-scenes", ["data.test=4", "data.valid=3", "search.beams=3"])
     (folder / "recipe.toml").write_text(recipe_writer.recipe_toml(recipe), encoding="utf-8")
     return folder
 
@@ -186,7 +188,7 @@ def test_models_that_do_not_translate_are_searched_as_asked_and_their_answers_ke
         )
         said = translate(loaded.model, loaded.tokenizers, names, beams=beams, length_penalty=0)
         assert saved.read_text(encoding="utf-8") == "".join(f"{result.text}\n" for result in said)
-        assert results_file.load_results(captioner)["test"].search["beams"] == beams
+        assert results.load_results(captioner)["test"].search["beams"] == beams
     out = command_output(capsys, monkeypatch, "evaluate", str(captioner), "--split", "valid")
     assert "valid: 3 pairs, " in out
     assert " target tokens, beams 3" in out
@@ -200,12 +202,13 @@ def classifier(tmp_path: Path) -> Path:
     from regard.data import LabelSet
     from regard.data.corpora import opinions
     from regard.models.classifier import Classifier
-    from regard.training.recipe import recipe_loader, recipe_writer
+    from regard.training import recipe as recipe_writer
+    from regard.training import recipe_files
 
     folder = tmp_path / "opinions-1"
     texts = [pair.source for pair in opinions.pairs(50)]
     sides = TokenizerPair(Tokenizer.train("word", 100, texts), LabelSet(sorted(opinions.LABELS)))
-    recipe = recipe_loader.load_recipe("mean-opinions", ["data.test=60", "encoder.width=8"])
+    recipe = recipe_files.load_recipe("mean-opinions", ["data.test=60", "encoder.width=8"])
     torch.manual_seed(0)
     it = Classifier(recipe.classifier(len(sides.source), 3))
     it.save_pretrained(folder / "model")
@@ -221,7 +224,7 @@ def test_a_classifier_is_scored_label_by_label(
     out = command_output(capsys, monkeypatch, "evaluate", str(classifier), "--save", str(said))
     assert "test: 60 examples\n" in out
     answers = said.read_text(encoding="utf-8").splitlines()
-    result = results_file.load_results(classifier)["test"]
+    result = results.load_results(classifier)["test"]
     kept = json.loads((classifier / "results.json").read_text(encoding="utf-8"))["test"]["labels"]
     assert sum(label["count"] for label in kept.values()) == 60
     assert {name: sum(label["answers"].get(name, 0) for label in kept.values()) for name in kept} == {
@@ -243,7 +246,7 @@ def test_a_file_is_read_by_the_columns_of_the_run(run: Path, tmp_path: Path) -> 
         (run / "recipe.toml").write_text(f"[data]\ncolumns = {columns}\n", encoding="utf-8")
         done = run_command("evaluate", str(run), str(file), "--beams", "1", *options)
         assert (done.returncode, said in done.stderr) == (0, columns == "[1, 0]"), done.stderr
-        (result,) = results_file.load_results(run).values()
+        (result,) = results.load_results(run).values()
         perplexities.append(vars(result)["perplexity"])
     assert perplexities[0] == perplexities[2] != perplexities[1]
 
@@ -281,11 +284,12 @@ def test_a_row_that_a_classifier_cannot_be_scored_on_is_named(
 def test_a_run_without_a_test_set_names_the_split_it_has(
     classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from regard.training.recipe import recipe_loader, recipe_writer
+    from regard.training import recipe as recipe_writer
+    from regard.training import recipe_files
 
     (tmp_path / "films.tsv").write_text("a film\tpositive\n" * 9, encoding="utf-8")
     data = f'data={{kind="files", root="{tmp_path}", train=["films.tsv"], valid=[], hold_out=3}}'
-    recipe = recipe_loader.load_recipe("mean-opinions", [data, "encoder.width=8"])
+    recipe = recipe_files.load_recipe("mean-opinions", [data, "encoder.width=8"])
     (classifier / "recipe.toml").write_text(recipe_writer.recipe_toml(recipe), encoding="utf-8")
     message = r"data\.test is empty; use --split valid, or give a FILE of texts and labels$"
     with pytest.raises(SystemExit, match=message):
@@ -310,13 +314,14 @@ def test_a_language_model_is_scored_on_a_text(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pydantic")
-    from regard.data.source_reader import EmptyReader
+    from regard.data.pair_reader import EmptyReader
+    from regard.training import recipe as recipe_writer
+    from regard.training import recipe_files
     from regard.training.corpora import read
-    from regard.training.recipe import recipe_loader, recipe_writer
 
     folder, file = tmp_path / "lstm-1", tmp_path / "my.txt"
     settings = ["data.sentences=60", "data.longest=16", "training.tokens=64", "decoder.embedding=8", "decoder.width=8"]
-    recipe = recipe_loader.load_recipe("lstm-phrases", settings)
+    recipe = recipe_files.load_recipe("lstm-phrases", settings)
     (held_out,) = read(recipe.data, "test")
     sides = TokenizerPair(EmptyReader(), Tokenizer.train("character", 100, [held_out.target]))
     torch.manual_seed(0)
@@ -327,11 +332,11 @@ def test_a_language_model_is_scored_on_a_text(
     assert f"test: {tokens:,} tokens\n" in command_output(capsys, monkeypatch, "evaluate", str(folder))
     file.write_text(held_out.target, encoding="utf-8")
     assert f"my.txt: {tokens:,} tokens\n" in command_output(capsys, monkeypatch, "evaluate", str(folder), str(file))
-    result = results_file.load_results(folder)
+    result = results.load_results(folder)
     assert result[str(file)].values["loss"] == result["test"].values["loss"]
     file.write_text(held_out.target[:200], encoding="utf-8")
     command_output(capsys, monkeypatch, "evaluate", str(folder), str(file))
-    assert results_file.load_results(folder)[str(file)].values["loss"] != result["test"].values["loss"]
+    assert results.load_results(folder)[str(file)].values["loss"] != result["test"].values["loss"]
     with pytest.raises(SystemExit, match=r"--columns is for models that .*; .* is one for `regard generate`"):
         command_output(capsys, monkeypatch, "evaluate", str(folder), str(file), "--columns", "0,1")
     file.write_text(" \n", encoding="utf-8")

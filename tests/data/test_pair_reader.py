@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from regard.data import Pair, PairReader
-from regard.data.pair import RowProblem
-from regard.data.text_lines import LONGEST, lines
+from regard.data.rows import LONGEST, RowProblem, lines
 
 ENGLISH = ["the cat sleeps", "a red car", "thank you"]
 FRENCH = ["le chat dort", "une voiture rouge", "merci"]
@@ -78,7 +77,7 @@ def test_a_quote_that_is_never_closed_is_reported_where_it_opens(
     pairs = PairReader(file, on_bad="skip")
     assert sides(pairs) == [("a", "b")]
     assert pairs.reasons == {"not CSV": 1}
-    monkeypatch.setattr("regard.data.row_readers.LONGEST", 12)  # a row over many lines fills no memory either
+    monkeypatch.setattr("regard.data.rows.LONGEST", 12)  # a row over many lines fills no memory either
     file.write_text('a,b\nc,"d\n' + "e,f\n" * 20, encoding="utf-8")
     with pytest.raises(ValueError, match=r"pairs\.csv:2: the row is not CSV: it has more than 12 characters"):
         list(PairReader(file))
@@ -101,7 +100,7 @@ def test_line_ends_and_marks_of_other_systems(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 def test_a_line_too_long_takes_no_other_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: bytes) -> None:
-    monkeypatch.setattr("regard.data.text_lines.LONGEST", 4)
+    monkeypatch.setattr("regard.data.rows.LONGEST", 4)
     file = tmp_path / "text"
     for length in range(1, 12):
         file.write_bytes(b"x" * length + end + b"next" + end + b"x" * length)

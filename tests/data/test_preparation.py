@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from regard.checksums import CHECKSUMS
-from regard.data import EncodedCorpus, Pair, Tokenizer, TokenizerPair, corpus_blocks, preparation
-from regard.data.corpus_blocks import CorpusPart, SampledPairs, Split, is_held_out, sample_indices
-from regard.data.encoded_corpus import ARRAYS
+from regard.data import EncodedCorpus, Pair, Tokenizer, TokenizerPair, preparation
+from regard.data import blocks as corpus_blocks
+from regard.data.blocks import CorpusPart, SampledPairs, Split, is_held_out, sample_indices
+from regard.data.encoding import ARRAYS
 from regard.data.pair_reader import BadRowError
 from regard.data.preparation import PreparationCache, cache_key, prepare_split, process_count
-from regard.data.text_lines import BOM
+from regard.data.rows import BOM
+from regard.files import CHECKSUMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -172,7 +173,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from regard.data import corpus_blocks, preparation
-from regard.data.corpus_blocks import CorpusPart, Split
+from regard.data.blocks import CorpusPart, Split
 print("main", flush=True)
 preparation.SMALL, corpus_blocks.BLOCK_LINES = 0, 10
 folder = Path(sys.argv[1])

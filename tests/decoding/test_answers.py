@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from regard.data import LabelSet, Tokenizer, TokenizerPair
+from regard.data.pair_reader import make_reader
 from regard.decoding import load_model_and_tokenizers
-from regard.decoding.answers import check_position, classifier_answers, translator_answers, writer_answers
+from regard.decoding.answers import (
+    check_position,
+    classifier_answers,
+    reads_file,
+    translator_answers,
+    watch_file,
+    watch_text,
+    writer_answers,
+)
 from regard.decoding.classification import classify
+from regard.decoding.load_model_and_tokenizers import Pretrained
+from regard.models import (
+    Classifier,
+    ClassifierConfig,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    HeadConfig,
+    LSTMNDecoderConfig,
+    LSTMNEncoderConfig,
+    NoEncoderConfig,
+    RecurrentDecoderConfig,
+    RecurrentEncoderConfig,
+)
+from regard.seeing.head_report import row_and_column_tokens
+from regard.seeing.trace import load_trace
+from regard.viewer.traces import TraceView
 
 
 @torch.no_grad()
@@ -46,3 +74,68 @@ def test_each_token_of_a_greedy_translation_is_the_likeliest() -> None:
     assert pieces[-1] == "</s>"
     with pytest.raises(ValueError, match="no position 9"):
         check_position(9, 3)
+
+
+SENTENCE = "the fbi is chasing a criminal"
+WORDS = SENTENCE.split()
+
+
+def lstmn_language_model() -> Pretrained:
+    tokenizer = Tokenizer.train("word", 20, [SENTENCE])
+    torch.manual_seed(0)
+    decoder = LSTMNDecoderConfig(fusion="none", embedding=8, width=8, layers=1)
+    config = EncoderDecoderConfig(0, len(tokenizer), NoEncoderConfig(), decoder)
+    reader = make_reader(kind="none")
+    return Pretrained(EncoderDecoder(config).eval(), TokenizerPair(reader, tokenizer), Path(), None, {})
+
+
+def lstmn_classifier() -> Pretrained:
+    tokenizer = Tokenizer.train("word", 20, [SENTENCE])
+    torch.manual_seed(0)
+    encoder = LSTMNEncoderConfig(embedding=8, width=8)
+    config = ClassifierConfig(len(tokenizer), 2, encoder, HeadConfig(pooling="mean"))
+    labels = LabelSet(["no", "yes"])
+    return Pretrained(Classifier(config).eval(), TokenizerPair(tokenizer, labels), Path(), None, {})
+
+
+@pytest.mark.parametrize(("make", "tokens"), [(lstmn_language_model, WORDS), (lstmn_classifier, [*WORDS, "</s>"])])
+def test_each_row_of_an_lstmn_is_a_word_and_each_column_an_earlier_one(make: object, tokens: list[str]) -> None:
+    seen, _ = watch_text(make(), SENTENCE)  # type: ignore[operator]
+    [call] = [call for call in seen if call.kind == "self"]
+    assert row_and_column_tokens(seen, call) == (tokens[1:], tokens[:-1])
+    described = TraceView.of(seen).describe()
+    drawn = next(each for each in described["calls"] if each["kind"] == "self")
+    assert described["sides"][drawn["query_side"]] == tokens[1:]
+    assert described["sides"][drawn["key_side"]] == tokens[:-1]
+
+
+def test_a_captioner_reads_a_picture_and_its_columns_are_cells() -> None:
+    loaded = load_model_and_tokenizers.load("scenes-soft")
+    assert reads_file(loaded)
+    seen, grid = watch_file(loaded, "scene:test:0:7")
+    rows, columns = row_and_column_tokens(seen, seen[0])
+    assert grid == (8, 8)
+    assert columns[:9] == ["0,0", "0,1", "0,2", "0,3", "0,4", "0,5", "0,6", "0,7", "1,0"]
+    assert "circles" in rows
+    described = TraceView.of(seen, grid=grid).describe()
+    assert described["sides"][described["calls"][0]["query_side"]][: len(rows)] == rows
+
+
+def test_a_text_model_reads_no_file() -> None:
+    assert not reads_file(lstmn_classifier())
+
+
+def test_a_trace_of_a_pointer_has_the_copied_words_and_p_gen(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.train("word", 20, [SENTENCE], slots=5)
+    torch.manual_seed(0)
+    parts = RecurrentEncoderConfig(embedding=8, width=4), RecurrentDecoderConfig(embedding=8, width=8, copy=True)
+    model = EncoderDecoder(EncoderDecoderConfig(len(tokenizer), len(tokenizer), *parts, slots=5)).eval()
+    with torch.no_grad():
+        model.decoder.gate.bias.fill_(-1e3)  # always copy
+    loaded = Pretrained(model, TokenizerPair(tokenizer, tokenizer), Path(), None, {})
+    seen, _ = watch_text(loaded, "zork 4711")
+    assert seen.sides["source"] == ["zork", "4711", "</s>"]
+    assert set(seen.sides["target"]) <= {"zork", "4711", "</s>"}
+    assert seen.sides["generation"] == ["0.0000"] * len(seen.sides["target"])
+    seen.save(tmp_path / "trace")
+    assert load_trace(tmp_path / "trace").sides == seen.sides

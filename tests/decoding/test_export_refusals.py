@@ -27,7 +27,7 @@ from regard.models import (
     TransformerDecoderConfig,
     TransformerEncoderConfig,
 )
-from regard.models.decoders.recurrent import RecurrentDecoder
+from regard.models.recurrent_decoder import RecurrentDecoder
 
 if TYPE_CHECKING:
     from pathlib import Path

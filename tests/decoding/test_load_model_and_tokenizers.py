@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from regard.decoding import load_model_and_tokenizers
-from regard.models import EncoderDecoder, EncoderDecoderConfig, pretrained_model
-from regard.models.weight_snapshots import snapshot_file
+from regard.models import EncoderDecoder, EncoderDecoderConfig, pretrained
+from regard.models.pretrained import snapshot_file
 from tests.support.small_translators import (
     DECODERS,
     ENCODERS,
@@ -117,7 +117,7 @@ class TestRunInTraining:
 
     @pytest.mark.parametrize("step", ["read", "check_seal", "check_header"])
     def test_it_says_to_try_again(self, step: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        original = getattr(pretrained_model, step)
+        original = getattr(pretrained, step)
 
         def with_event(*arguments: Any) -> Any:
             before = snapshot_file(run / "checkpoints", "best", 75)
@@ -125,7 +125,7 @@ class TestRunInTraining:
                 before.rename(snapshot_file(run / "checkpoints", "best", 76))
             return original(*arguments)
 
-        monkeypatch.setattr(pretrained_model, step, with_event)
+        monkeypatch.setattr(pretrained, step, with_event)
         with pytest.raises(ValueError, match="its weights were replaced while they were loaded: try again"):
             load_model_and_tokenizers.load(run)
         assert load_model_and_tokenizers.load(run).update == 76

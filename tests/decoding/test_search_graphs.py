@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from regard.attention.listeners import listeners
+from regard.attention.request import listeners
 from regard.decoding import Hypothesis, search, search_graphs
 from regard.decoding.beam import Ranking, limits
 from regard.decoding.search_graphs import BYTES, SHAPES, SearchGraphs, graphs_of, recordable
@@ -17,7 +17,7 @@ from regard.models import EncoderDecoder, EncoderDecoderConfig
 from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, batch
 
 if TYPE_CHECKING:
-    from regard.models.annotations import Annotations
+    from regard.models.base import Annotations
 
 
 def _model(decoder: str, seed: int = 0, device: str = "cpu") -> EncoderDecoder:

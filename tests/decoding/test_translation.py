@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
-from regard.data import Tokenizer, TokenizerPair
-from regard.data.batch import BEGIN, END
+from regard.data import END, Tokenizer, TokenizerPair
 from regard.decoding import Hypothesis, Sample, search, translate
-from regard.models import (
-    EncoderDecoder,
-    EncoderDecoderConfig,
-    RecurrentDecoderConfig,
-    TransformerDecoderConfig,
-)
+from regard.decoding.classification import Classification
+from regard.decoding.translation import TextWords
+from regard.models import EncoderDecoder, EncoderDecoderConfig, RecurrentDecoderConfig, TransformerDecoderConfig
+from regard.special_tokens import BEGIN, END
 from tests.support.small_translators import DECODERS, ENCODERS, TEXTS, small_translator, text_tokenizers
 
 if TYPE_CHECKING:
@@ -176,3 +174,21 @@ def test_samples_and_n_best_differ_from_one_another(tokenizers: TokenizerPair) -
     assert len({tuple(h.tokens) for h in ranked.hypotheses}) == 5
     assert len({tuple(h.tokens) for h in drawn.hypotheses}) > 1
     assert len(ranked.texts) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "marked", "warning"),
+    [
+        ("the film was dull", "the film was dull", ""),
+        ("the zebra was dull", "the ⟨zebra⟩ was dull", "the model does not know what stands in ⟨⟩"),
+        ("the film was dull.", "the film was ⟨dull.⟩", "it knows 'dull', so put a space"),
+        ("zebra zebra", "⟨zebra⟩ ⟨zebra⟩", "the model knows no word of this"),
+    ],
+)
+def test_unknown_words_are_marked(text: str, marked: str, warning: str) -> None:
+    tokenizer = Tokenizer.train("word", 20, ["the film was dull", "the film was good"])
+    ids = np.array([*tokenizer.encode(text), END_WORDS_NOT_IN_VOCABULARY])
+    words = TextWords.of(Classification(text, ids), tokenizer)
+    assert words.marked() == marked.split()
+    assert warning in words.warning()
+    assert bool(warning) == bool(words.warning())

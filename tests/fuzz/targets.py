@@ -42,16 +42,16 @@ def base(name: str) -> Path:
 
 
 def recipes(chance: Random, folder: Path) -> None:
-    from regard.training.recipe import recipe_loader
-    from regard.training.recipe.recipe_writer import recipe_toml
+    from regard.training import recipe_files
+    from regard.training.recipe import recipe_toml
 
     name = chance.choice(["bahdanau-phrasebook", "mean-opinions", "transformer-multi30k"])
-    text = mutated_text(recipe_toml(recipe_loader.load_recipe(name)), chance)
+    text = mutated_text(recipe_toml(recipe_files.load_recipe(name)), chance)
     if chance.random() < 0.3:
         text = f"base = {json.dumps([chance.choice([name, 'a.toml', 'transformer', '']) for _ in range(3)])}\n{text}"
     (folder / "a.toml").write_text(text, encoding="utf-8", errors="replace")
     overrides = [f"{chance.choice(['training.rate', 'seed', 'data', 'x.y', ''])}={chance.choice(VALUES)}"]
-    recipe_loader.load_recipe(folder / "a.toml", overrides if chance.random() < 0.3 else [])
+    recipe_files.load_recipe(folder / "a.toml", overrides if chance.random() < 0.3 else [])
 
 
 def traces(chance: Random, folder: Path) -> None:
@@ -75,7 +75,7 @@ def traces(chance: Random, folder: Path) -> None:
 
 def _open_trace(trace: Path) -> None:
     import regard
-    from regard.viewer.data.trace_view import TraceView
+    from regard.viewer.traces import TraceView
 
     seen = regard.load_trace(trace)
     repr(seen)
@@ -129,7 +129,7 @@ def model_folders(chance: Random, folder: Path) -> None:
 
 
 def corpora(chance: Random, folder: Path) -> None:
-    from regard.data.row_readers import reader
+    from regard.data.rows import reader
 
     source = chance.choice(sorted(base("corpora").iterdir()))
     file = folder / source.name
@@ -140,8 +140,7 @@ def corpora(chance: Random, folder: Path) -> None:
 
 
 def media(chance: Random, folder: Path) -> None:
-    from regard.data.picture_reader import PictureReader
-    from regard.data.sound_reader import SoundReader
+    from regard.data.media import PictureReader, SoundReader
 
     source = chance.choice(sorted(base("media").iterdir()))
     file = folder / source.name
@@ -153,9 +152,9 @@ def media(chance: Random, folder: Path) -> None:
 @cache
 def application() -> Any:
     """The viewer with one trace without its model, one with it, and the models that ship."""
-    from regard.viewer.data.library import Library, installed_models
-    from regard.viewer.data.trace_view import TraceView
-    from regard.viewer.http.application import create_app
+    from regard.viewer.library import Library, installed_models
+    from regard.viewer.server import create_app
+    from regard.viewer.traces import TraceView
     from tests.support.viewer_client import seen_of
 
     library = Library([TraceView.of(seen_of())], [model for model in installed_models() if model.ours])
@@ -176,7 +175,7 @@ def random_request(chance: Random) -> Parts:
 
 def send(app: Any, parts: Parts) -> None:
     """Send a request. A status of 4xx is a refusal, whose reason is in the body; a 5xx or an exception is a defect."""
-    from regard.viewer.http.in_process_client import request
+    from regard.viewer.responses import request
     from tests.support.viewer_client import answered
 
     answer = answered(request(app, parts.method, parts.url, parts.content), LONGEST_WAIT)

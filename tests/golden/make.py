@@ -349,9 +349,9 @@ class Viewer:
         self.ids: dict[str, str] = {}
 
     def start(self) -> None:
-        from regard.viewer.data.library import Library, installed_models
-        from regard.viewer.data.trace_view import TraceView
-        from regard.viewer.http.server import serving
+        from regard.viewer.library import Library, installed_models
+        from regard.viewer.server import serving
+        from regard.viewer.traces import TraceView
 
         view = TraceView.of(attend_energies())
         self.server = self.closing.enter_context(serving(Library([view], installed_models())))

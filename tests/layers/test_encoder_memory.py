@@ -18,9 +18,8 @@ from regard import Additive, Concat, Dot, General, attend, padding
 from regard.attention import Hard
 from regard.layers import EncoderMemory, LocalAttention, RecurrentCell
 from regard.layers.encoder_memory import SoftHardAttention
-from regard.models import Annotations, ShowAttendTellDecoderConfig
-from regard.models.cross_entropy import cross_entropy
-from regard.models.decoders import show_attend_tell
+from regard.models import Annotations, ShowAttendTellDecoderConfig, show_attend_tell_decoder
+from regard.models.decoder import cross_entropy
 from tests.support.gradients import grads, leaf
 
 if TYPE_CHECKING:
@@ -102,14 +101,14 @@ PLACES, STEPS, WORDS = 3, 3, 6
 
 
 @pytest.fixture
-def decoder(monkeypatch: pytest.MonkeyPatch) -> show_attend_tell.ShowAttendTellDecoder:
+def decoder(monkeypatch: pytest.MonkeyPatch) -> show_attend_tell_decoder.ShowAttendTellDecoder:
     """In double precision, without dropout, and every sentence draws."""
-    monkeypatch.setattr(show_attend_tell, "EXPECTED", 0.0)
+    monkeypatch.setattr(show_attend_tell_decoder, "EXPECTED", 0.0)
     torch.manual_seed(3)
     how = ShowAttendTellDecoderConfig(
         attention="hard", reward=1.0, entropy=0.0, hidden=4, embedding=5, width=4, dropout=0.0
     )
-    made = show_attend_tell.ShowAttendTellDecoder(how, WORDS, 4).double()
+    made = show_attend_tell_decoder.ShowAttendTellDecoder(how, WORDS, 4).double()
     with torch.no_grad():
         for parameter in made.parameters():  # far from uniform, so that where it looks matters
             parameter.mul_(3)
@@ -133,7 +132,9 @@ def _forced(monkeypatch: pytest.MonkeyPatch, places: tuple[int, ...]) -> None:
     monkeypatch.setattr(Hard, "state", lambda self, e, generator=None: torch.full(e.shape[:-1], next(order)))
 
 
-def _loss(decoder: show_attend_tell.ShowAttendTellDecoder, batch: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
+def _loss(
+    decoder: show_attend_tell_decoder.ShowAttendTellDecoder, batch: SimpleNamespace
+) -> tuple[Tensor, Tensor, Tensor]:
     """What is minimised, log p(y | s) with its gradient, and log p(s)."""
     decoded = decoder(batch.given, batch.annotations)
     nll = cross_entropy(decoded.features, decoder.output.weight, batch.wanted, batch.real).total
@@ -143,7 +144,7 @@ def _loss(decoder: show_attend_tell.ShowAttendTellDecoder, batch: SimpleNamespac
 
 
 def test_the_expected_gradient_is_that_of_the_expectation(
-    decoder: show_attend_tell.ShowAttendTellDecoder, batch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    decoder: show_attend_tell_decoder.ShowAttendTellDecoder, batch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """∇ Σ_s p(s) log p(y | s) = Σ_s p(s) [∇ log p(y | s) + (log p(y | s) − b) ∇ log p(s)], for any b."""
     parameters = list(decoder.parameters())
@@ -172,7 +173,7 @@ def test_the_expected_gradient_is_that_of_the_expectation(
 
 
 def test_places_are_drawn_as_often_as_they_weigh(
-    decoder: show_attend_tell.ShowAttendTellDecoder, batch: SimpleNamespace
+    decoder: show_attend_tell_decoder.ShowAttendTellDecoder, batch: SimpleNamespace
 ) -> None:
     many = batch.annotations.select(torch.zeros(4000, dtype=torch.long))
     decoded = decoder(batch.given[:, :1].expand(4000, 1), many)
@@ -186,7 +187,7 @@ def test_places_are_drawn_as_often_as_they_weigh(
 
 
 def test_the_baseline_moves_after_it_was_used(
-    decoder: show_attend_tell.ShowAttendTellDecoder, batch: SimpleNamespace
+    decoder: show_attend_tell_decoder.ShowAttendTellDecoder, batch: SimpleNamespace
 ) -> None:
     torch.manual_seed(0)
     _, reward, _ = _loss(decoder, batch)
@@ -197,7 +198,7 @@ def test_the_baseline_moves_after_it_was_used(
 
 
 def test_a_look_is_rewarded_with_its_word_and_those_after_it(
-    decoder: show_attend_tell.ShowAttendTellDecoder, batch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    decoder: show_attend_tell_decoder.ShowAttendTellDecoder, batch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _forced(monkeypatch, (0, 2, 1))
     decoded = decoder(batch.given, batch.annotations)
@@ -210,7 +211,7 @@ def test_a_look_is_rewarded_with_its_word_and_those_after_it(
 
 
 def test_padding_is_not_rewarded(
-    decoder: show_attend_tell.ShowAttendTellDecoder, batch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    decoder: show_attend_tell_decoder.ShowAttendTellDecoder, batch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = []
     for extra in (0, 2):
@@ -224,7 +225,7 @@ def test_padding_is_not_rewarded(
 
 
 def test_rows_that_fill_a_batch_change_nothing(
-    decoder: show_attend_tell.ShowAttendTellDecoder, batch: SimpleNamespace
+    decoder: show_attend_tell_decoder.ShowAttendTellDecoder, batch: SimpleNamespace
 ) -> None:
     decoded = decoder(batch.given, batch.annotations)
     assert decoder.extra(decoded, batch.wanted, torch.zeros_like(batch.real)).item() == 0
@@ -232,9 +233,9 @@ def test_rows_that_fill_a_batch_change_nothing(
 
 
 def test_half_the_sentences_learn_from_the_average(
-    decoder: show_attend_tell.ShowAttendTellDecoder, batch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    decoder: show_attend_tell_decoder.ShowAttendTellDecoder, batch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(show_attend_tell, "EXPECTED", 0.5)
+    monkeypatch.setattr(show_attend_tell_decoder, "EXPECTED", 0.5)
     decoded = decoder(batch.given.expand(400, -1), batch.annotations.select(torch.zeros(400, dtype=torch.long)))
     whole = (decoded.alphas.amax(-1) == 1).all(1)
     assert (whole == decoded.sampled).all()
@@ -249,7 +250,7 @@ def test_half_the_sentences_learn_from_the_average(
 
 def test_a_warm_up_goes_from_the_average_to_draws(batch: SimpleNamespace) -> None:
     how = ShowAttendTellDecoderConfig(attention="hard", warmup=4, hidden=4, embedding=5, width=4, dropout=0.0)
-    decoder = show_attend_tell.ShowAttendTellDecoder(how, WORDS, 4).double().train()
+    decoder = show_attend_tell_decoder.ShowAttendTellDecoder(how, WORDS, 4).double().train()
     many = batch.annotations.select(torch.zeros(2000, dtype=torch.long))
     given, wanted, real = (rows.expand(2000, -1) for rows in (batch.given, batch.wanted, batch.real))
     shares = []
@@ -280,7 +281,7 @@ def test_entropy_is_what_it_is(batch: SimpleNamespace) -> None:
 
 
 def test_in_evaluation_the_best_place_is_taken(
-    decoder: show_attend_tell.ShowAttendTellDecoder, batch: SimpleNamespace
+    decoder: show_attend_tell_decoder.ShowAttendTellDecoder, batch: SimpleNamespace
 ) -> None:
     decoder.eval()
     first = decoder(batch.given, batch.annotations, weights=True)

@@ -26,8 +26,8 @@ from regard.models import (
     RecurrentEncoderConfig,
     TransformerEncoderConfig,
 )
-from regard.models.encoders.sequences import WindowConvolution
-from regard.training.score.error_rate import distance, error_rate
+from regard.models.encoders import WindowConvolution
+from regard.training.scores import distance, error_rate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -287,7 +287,7 @@ def test_distances_and_error_rates() -> None:
 
 def test_batches_of_labels_and_samples_are_what_the_classifier_reads() -> None:
     from regard.data.corpora import tones
-    from regard.data.sound_reader import SoundReader
+    from regard.data.media import SoundReader
 
     pairs = list(tones.pairs(8))
     sides = TokenizerPair(SoundReader(), LabelSet.train(pair.target for pair in pairs))

@@ -298,7 +298,7 @@ def test_parts_that_do_not_fit_are_refused() -> None:
 
 
 def test_the_loss_is_the_same_in_any_number_of_pieces() -> None:
-    from regard.models import cross_entropy as loss
+    from regard.models import decoder as loss
 
     torch.manual_seed(0)
     f, w = (torch.randn(n, 6, dtype=torch.float64, requires_grad=True) for n in (50, 11))
@@ -320,7 +320,7 @@ def test_the_loss_is_the_same_in_any_number_of_pieces() -> None:
 
 def test_the_loss_of_half_precision_features_is_that_of_their_numbers() -> None:
     """Log-probabilities, their sums and the gradient of the matrix are in float32; only p − y is rounded."""
-    from regard.models.cross_entropy import cross_entropy
+    from regard.models.decoder import cross_entropy
 
     torch.manual_seed(0)
     f, w = (torch.randn(n, 16).bfloat16().requires_grad_() for n in (300, 1000))

@@ -12,9 +12,9 @@ import torch
 
 import regard
 from regard.data import EncodedCorpus, Pair, Tokenizer, TokenizerPair
+from regard.data.batches import AdjacentWindows, RandomWindows
 from regard.data.corpora import phrasebook
-from regard.data.source_reader import EmptyReader
-from regard.data.text_windows import AdjacentWindows, RandomWindows
+from regard.data.pair_reader import EmptyReader
 from regard.data.tokenizer import passages
 from regard.models import (
     DecoderConfig,
@@ -188,15 +188,14 @@ def test_settings_that_need_a_source_are_refused() -> None:
 
 
 def test_a_run_is_measured_on_the_held_out_text_and_writes_on(tmp_path: Path) -> None:
-    """That every recipe of ours trains is tested in tests/training/recipe/test_shipped_recipes.py."""
+    """That every recipe of ours trains is tested in tests/training/test_shipped_recipes.py."""
     pytest.importorskip("pydantic")
     from regard.decoding import generate, load_model_and_tokenizers
-    from regard.training import fit
-    from regard.training.recipe import recipe_loader
+    from regard.training import fit, recipe_files
 
     small = ["data.sentences=100", "data.longest=32", "training.tokens=256", "training.updates=8", "training.warmup=2"]
     small += ["training.validate_every=4", "training.accelerator=cpu", "training.average=1", "training.save_every=4"]
-    run = fit(recipe_loader.load_recipe("lstmn-phrases", [*small, "training.tensorboard=false"]), tmp_path / "run")
+    run = fit(recipe_files.load_recipe("lstmn-phrases", [*small, "training.tensorboard=false"]), tmp_path / "run")
     with run.metrics.open(encoding="utf-8", newline="") as file:
         losses = [float(line["valid_nll"]) for line in csv.DictReader(file) if line["valid_nll"]]
     assert losses[1] < losses[0]
@@ -223,11 +222,11 @@ def test_a_run_is_measured_on_the_held_out_text_and_writes_on(tmp_path: Path) ->
 )
 def test_recipes_that_cannot_be_are_reported_before_anything_is_read(recipe: str, given: str, message: str) -> None:
     pytest.importorskip("pydantic")
-    from regard.training.recipe import recipe_loader
-    from regard.training.recipe.recipe_errors import RecipeError
+    from regard.training import recipe_files
+    from regard.training.recipe_sections import RecipeError
 
     with pytest.raises(RecipeError) as mistakes:
-        recipe_loader.load_recipe(recipe, [given])
+        recipe_files.load_recipe(recipe, [given])
     assert message in str(mistakes.value)
 
 
@@ -243,11 +242,11 @@ def test_recipes_that_cannot_be_are_reported_before_anything_is_read(recipe: str
 )
 def test_texts_that_cannot_be_read(tmp_path: Path, data: bytes | None, message: str) -> None:
     pytest.importorskip("pydantic")
+    from regard.training import recipe_files
     from regard.training.corpora import read
-    from regard.training.recipe import recipe_loader
 
     if data is not None:
         (tmp_path / "my.txt").write_bytes(data)
-    recipe = recipe_loader.load_recipe("lstm-shakespeare", [f"data.root={tmp_path}", 'data.files=["my.txt"]'])
+    recipe = recipe_files.load_recipe("lstm-shakespeare", [f"data.root={tmp_path}", 'data.files=["my.txt"]'])
     with pytest.raises(ValueError, match=message):
         read(recipe.data, "train")

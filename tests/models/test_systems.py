@@ -9,9 +9,8 @@ import torch
 
 from regard.data import Batches, EncodedCorpus, LabelSet, Tokenizer, TokenizerPair
 from regard.data.corpora import opinions, phrasebook, scenes, tones
-from regard.data.picture_reader import PictureReader
-from regard.data.sound_reader import SoundReader
-from regard.data.source_reader import EmptyReader
+from regard.data.media import PictureReader, SoundReader
+from regard.data.pair_reader import EmptyReader
 from regard.models import (
     DECODERS,
     ENCODERS,

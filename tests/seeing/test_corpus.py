@@ -14,8 +14,8 @@ import torch
 from regard.seeing import corpus
 from regard.seeing.analysis import Patterns
 from regard.seeing.corpus import Process, Sums, add_effects, mean_effects, run_corpus, weights_digest
-from regard.seeing.effects.effect_table import Effects
-from regard.seeing.effects.row_replacement import Site
+from regard.seeing.effects import Effects
+from regard.seeing.interventions import Site
 from tests.support.attention_model import AttentionModel, random_text, watched
 from tests.support.paths import ROOT
 

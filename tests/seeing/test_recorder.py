@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import attend, note, watch
-from regard.attention.tensor_versions import ChangedInPlaceError
+from regard.attention.blocks import ChangedInPlaceError
 from regard.seeing import recorder as recorder_module
+from regard.seeing import routing, taps
 from regard.seeing.analysis import ablate
-from regard.seeing.capture import call_routing
-from regard.seeing.capture.call_inputs_and_output import Record
-from regard.seeing.capture.taps import sdpa_tap
+from regard.seeing.generation import Record
 from regard.seeing.recorder import CapturedCall, CapturedSteps
 
 transformers = pytest.importorskip("transformers")
@@ -252,7 +251,7 @@ def test_an_error_in_a_record_is_named_when_somebody_asks(monkeypatch: pytest.Mo
     def fails(call: object) -> None:
         raise ArithmeticError("on purpose")
 
-    monkeypatch.setattr(sdpa_tap, "_record", fails)
+    monkeypatch.setattr(taps, "_record", fails)
     model = Mixed().train()
     with watch(model) as seen:
         model(torch.randn(1, 5, 8))
@@ -455,7 +454,7 @@ def test_an_error_before_the_kernel_leaves_nothing_open() -> None:
         with pytest.raises(TypeError):
             model(IDS)
         module.num_key_value_groups = 2
-        assert call_routing.local.state.unheard is None
+        assert routing.local.state.unheard is None
         torch.nn.functional.scaled_dot_product_attention(*torch.randn(3, 1, 1, 2, 4))  # nobody's
         model(IDS)
     assert [call.name for call in seen] == ["model.layers.0.self_attn", "model.layers.1.self_attn"]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
-    from regard.viewer.http.server import Server
+    from regard.viewer.server import Server
 
 T = TypeVar("T")
 

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 
 from regard.data import LabelSet, Tokenizer, TokenizerPair
-from regard.data.picture_reader import PictureReader
-from regard.data.sound_reader import SoundReader
-from regard.data.source_reader import EmptyReader
+from regard.data.media import PictureReader, SoundReader
+from regard.data.pair_reader import EmptyReader
 from regard.decoding.onnx import export_onnx
 from regard.models import Classifier
 

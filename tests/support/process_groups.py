@@ -23,10 +23,9 @@ from torch import nn
 from torch.distributed import TCPStore
 
 from regard.models import EncoderDecoder
-from regard.training import fit, loop
+from regard.training import fit, loop, recipe_files
 from regard.training.checkpoint import Checkpoints
 from regard.training.loop import Training
-from regard.training.recipe import recipe_loader
 from tests.support.tiny_training import corpus, data_section
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ def main(folder: Path) -> None:
 
     def train(run: str, *settings: str, resume: bool = False) -> None:
         file = folder / run / "recipe.toml" if resume else folder / "tiny.toml"
-        fit(recipe_loader.load_recipe(file, list(settings)), folder / run, resume=resume)
+        fit(recipe_files.load_recipe(file, list(settings)), folder / run, resume=resume)
 
     def together(rank: int) -> None:
         train("ddp", *TWO, "training.strategy=ddp")

@@ -17,10 +17,10 @@ import regard
 
 pytest.importorskip("fastapi", reason="needs the extra `view`")
 
-from regard.viewer.data.library import Library
-from regard.viewer.data.trace_view import TraceView
-from regard.viewer.http.application import create_app
-from regard.viewer.http.in_process_client import request
+from regard.viewer.library import Library
+from regard.viewer.responses import request
+from regard.viewer.server import create_app
+from regard.viewer.traces import TraceView
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from regard.seeing import Seen
-    from regard.viewer.http.in_process_client import ClientResponse
-    from regard.viewer.http.server import Server
+    from regard.viewer.responses import ClientResponse
+    from regard.viewer.server import Server
 
 T = TypeVar("T")
 WORDS = ["[CLS]", "the", "red", "car", "and", "the", "blue", "car", "stand", "still", "##ness", ".", "[SEP]"]

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pydantic")
 
 from regard.training.corpora import check
-from regard.training.recipe.data_section import FilesData, StreamData
+from regard.training.recipe_sections import FilesData, StreamData
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,17 +13,16 @@ from typer.testing import CliRunner
 
 pytest.importorskip("pydantic")
 
-from regard.checksums import sha256
 from regard.commands import app
 from regard.data import Batches, EncodedCorpus, TokenizerPair
 from regard.data.corpora import phrasebook
-from regard.training import Run
+from regard.files import sha256
+from regard.training import Run, recipe_files
 from regard.training import preparation as corpus_preparation
 from regard.training.preparation import CorpusPreparation, settings_changed, write_settings
-from regard.training.recipe import recipe_loader
-from regard.training.recipe.recipe_errors import RecipeError
-from regard.training.recipe.recipe_loader import load_recipe
-from regard.training.tasks.task import recipe_task
+from regard.training.recipe_files import load_recipe
+from regard.training.recipe_sections import RecipeError
+from regard.training.tasks import recipe_task
 from tests.support.tiny_training import measured, recipe_file
 
 if TYPE_CHECKING:
@@ -167,7 +166,7 @@ def test_a_header_that_is_read_as_a_row_is_said(file: Path, tmp_path: Path) -> N
 
 
 def settings_run(folder: Path, *settings: str) -> Any:
-    return SimpleNamespace(data=folder, recipe=recipe_loader.load_recipe("bahdanau-phrasebook", list(settings)))
+    return SimpleNamespace(data=folder, recipe=recipe_files.load_recipe("bahdanau-phrasebook", list(settings)))
 
 
 def test_a_key_that_is_new_has_its_default(tmp_path: Path) -> None:

@@ -15,17 +15,15 @@ import pytest
 pytest.importorskip("pytorch_lightning")
 
 from regard.data import Pair, TokenizerPair
-from regard.data.corpus_blocks import CheckedRows
+from regard.data.blocks import CheckedRows, held_out_pairs
 from regard.data.encoding import row_chunks
-from regard.data.pair_stream import held_out_pairs
-from regard.json_file import DamagedFileError
-from regard.training import Run, fit
+from regard.files import DamagedFileError
+from regard.training import Run, fit, recipe_files
 from regard.training import streams as stream_updates
 from regard.training.corpora import pair_stream
-from regard.training.recipe import recipe_loader
-from regard.training.recipe.recipe_errors import RecipeError
+from regard.training.recipe_sections import RecipeError
 from regard.training.streams import StreamFiles, StreamPosition, StreamPositions, StreamUpdates, pin_revision
-from regard.training.tasks.task import recipe_task
+from regard.training.tasks import recipe_task
 from tests.support.command_line import run_command
 from tests.support.tiny_training import corpus, measured
 
@@ -81,10 +79,10 @@ def pairs_of(file: Path) -> list[list[str]]:
 
 def test_a_stream_resumes_to_the_digit_and_goes_on_with_other_batches(tmp_path: Path) -> None:
     file = recipe_file(tmp_path)
-    whole = fit(recipe_loader.load_recipe(file), tmp_path / "whole")
+    whole = fit(recipe_files.load_recipe(file), tmp_path / "whole")
     assert not (whole.data / "train").exists()
-    fit(recipe_loader.load_recipe(file, ["training.updates=7"]), tmp_path / "parts")
-    parts = fit(recipe_loader.load_recipe(file, ["training.workers=1"]), tmp_path / "parts", resume=True)
+    fit(recipe_files.load_recipe(file, ["training.updates=7"]), tmp_path / "parts")
+    parts = fit(recipe_files.load_recipe(file, ["training.workers=1"]), tmp_path / "parts", resume=True)
     lines = [line[:4] for line in measured(whole.folder) if line[2]]
     assert [line[:4] for line in measured(parts.folder) if line[2]] == lines
     epochs = [int(line[1]) for line in lines]
@@ -93,7 +91,7 @@ def test_a_stream_resumes_to_the_digit_and_goes_on_with_other_batches(tmp_path: 
     positions = StreamPositions(parts.data / "stream.jsonl", writes=False).read()
     assert {each.pairs for each in positions} == {80, 160}  # whole blocks, at least 100 pairs or the rest
     fewer = fit(
-        recipe_loader.load_recipe(file, ["training.tokens=150", "training.updates=18"]), parts.folder, resume=True
+        recipe_files.load_recipe(file, ["training.tokens=150", "training.updates=18"]), parts.folder, resume=True
     )
     every = StreamPositions(parts.data / "stream.jsonl", writes=False).read()
     other = next(each for each in every if each.settings != positions[0].settings)
@@ -110,11 +108,11 @@ def test_it_trains_from_parquet_without_a_validation_file(tmp_path: Path) -> Non
         columns = zip(*pairs_of(tmp_path / f"train-{number}.tsv"), strict=True)
         table = pyarrow.table(dict(zip(("en", "xx"), map(list, columns), strict=True)))
         parquet.write_table(table, tmp_path / f"train-{number}.parquet")
-    run = fit(recipe_loader.load_recipe(file, ["training.updates=2"]), tmp_path / "run")
+    run = fit(recipe_files.load_recipe(file, ["training.updates=2"]), tmp_path / "run")
     valid = [json.loads(line)[1:] for line in (run.data / "valid.jsonl").read_text().splitlines()]
     assert valid == pairs_of(tmp_path / "train-0.tsv")[:6]
     with pytest.raises(ValueError, match="valid_pairs = 100 takes all pairs of the first file"):
-        fit(recipe_loader.load_recipe(file, ["data.valid_pairs=100", 'data.train=["train-0.parquet"]']), tmp_path / "b")
+        fit(recipe_files.load_recipe(file, ["data.valid_pairs=100", 'data.train=["train-0.parquet"]']), tmp_path / "b")
 
 
 def test_it_trains_from_a_dataset_as_a_user_types_it(tmp_path: Path) -> None:
@@ -133,7 +131,7 @@ columns = ["translation.en", "translation.xx"]"""
     assert "valid: 6 pairs" in result.stdout
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
     with pytest.raises(ValueError, match=r"split test cannot be read: Bad split"):
-        fit(recipe_loader.load_recipe(file, ['data.test=["test"]']), tmp_path / "other")
+        fit(recipe_files.load_recipe(file, ['data.test=["test"]']), tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 
@@ -153,7 +151,7 @@ class EndlessStream:
 
 
 def test_no_more_than_a_buffer_is_read_ahead(tmp_path: Path) -> None:
-    recipe = recipe_loader.load_recipe(recipe_file(tmp_path))
+    recipe = recipe_files.load_recipe(recipe_file(tmp_path))
     tokenizers = TokenizerPair.train("word", 20, [Pair("ba be", "baba bebe")], joint=False)
     stream: Any = EndlessStream()
     positions = StreamPositions(tmp_path / "stream.jsonl", writes=True)
@@ -171,7 +169,7 @@ def test_no_more_than_a_buffer_is_read_ahead(tmp_path: Path) -> None:
 
 
 def test_two_processes_share_every_buffer(tmp_path: Path) -> None:
-    recipe = recipe_loader.load_recipe(recipe_file(tmp_path), ["data.buffer=50"])
+    recipe = recipe_files.load_recipe(recipe_file(tmp_path), ["data.buffer=50"])
     tokenizers = TokenizerPair.train("word", 20, [Pair("ba be", "baba bebe")], joint=False)
     positions = StreamPositions(tmp_path / "stream.jsonl", writes=False)
     ranks = [
@@ -203,11 +201,11 @@ def test_two_processes_share_every_buffer(tmp_path: Path) -> None:
 )
 def test_settings_that_do_not_go_together_are_refused(tmp_path: Path, changes: list[str], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        recipe_loader.load_recipe(recipe_file(tmp_path), changes)
+        recipe_files.load_recipe(recipe_file(tmp_path), changes)
 
 
 def test_a_pattern_without_files_names_the_folder(tmp_path: Path) -> None:
-    recipe = recipe_loader.load_recipe(recipe_file(tmp_path), ['data.train=["none-*.tsv"]'])
+    recipe = recipe_files.load_recipe(recipe_file(tmp_path), ['data.train=["none-*.tsv"]'])
     with pytest.raises(ValueError, match=r"data\.train: there is no .*none-\*\.tsv"):
         fit(recipe, tmp_path / "run")
 
@@ -217,7 +215,7 @@ def test_a_bad_row_says_how_it_is_skipped(tmp_path: Path) -> None:
     with (tmp_path / "train-1.tsv").open("a") as corpus_file:
         corpus_file.write("alone\n")
     with pytest.raises(ValueError, match=r"train-1\.tsv:81: .*data\.on_bad=skip"):
-        fit(recipe_loader.load_recipe(file, ["tokenizer.sample=50"]), tmp_path / "run")
+        fit(recipe_files.load_recipe(file, ["tokenizer.sample=50"]), tmp_path / "run")
 
 
 def positions(folder: Path) -> list[StreamPosition]:
@@ -228,43 +226,43 @@ def test_another_key_of_the_data_keeps_the_place_in_the_stream(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = recipe_file(tmp_path)
-    run = fit(recipe_loader.load_recipe(file, ["training.updates=7"]), tmp_path / "run")
+    run = fit(recipe_files.load_recipe(file, ["training.updates=7"]), tmp_path / "run")
     before = positions(run.folder)
     place = next(each for each in reversed(before) if each.update <= 7)
     assert place.block > 0 or place.epoch > 0
-    fit(recipe_loader.load_recipe(file, ["training.updates=8", "data.on_bad=skip"]), run.folder, resume=True)
+    fit(recipe_files.load_recipe(file, ["training.updates=8", "data.on_bad=skip"]), run.folder, resume=True)
     after = positions(run.folder)
     assert after[: len(before)] == before
     again = after[len(before)]  # the rows of the buffer may be others: it begins again
     assert (again.update, again.epoch, again.block) == (7, place.epoch, place.block)
     assert "begins again" not in capsys.readouterr().out
     changes = ["training.updates=9", "data.on_bad=skip", 'data.train=["train-1.tsv", "train-2.tsv"]']
-    fit(recipe_loader.load_recipe(file, changes), run.folder, resume=True)
+    fit(recipe_files.load_recipe(file, changes), run.folder, resume=True)
     assert [(each.update, each.epoch, each.block) for each in positions(run.folder)][:1] == [(8, 0, 0)]
     assert "the stream begins again" in capsys.readouterr().out
 
 
 def test_an_epoch_whose_files_changed_begins_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = recipe_file(tmp_path)
-    run = fit(recipe_loader.load_recipe(file, ["training.updates=4"]), tmp_path / "run")
+    run = fit(recipe_files.load_recipe(file, ["training.updates=4"]), tmp_path / "run")
     before = positions(run.folder)
     place = next(each for each in reversed(before) if each.update <= 4)
     assert place.block > 0
     corpus(tmp_path / "train-00.tsv", 80, seed=5)
-    fit(recipe_loader.load_recipe(file, ["training.updates=5"]), run.folder, resume=True)
+    fit(recipe_files.load_recipe(file, ["training.updates=5"]), run.folder, resume=True)
     again = positions(run.folder)[len(before)]
     assert (again.update, again.epoch, again.block) == (4, place.epoch, 0)
     message = f"data.train changed since update 4 (train-00.tsv): epoch {place.epoch} begins again"
     assert message in " ".join(capsys.readouterr().out.split())
     versions = json.loads((run.data / "stream_files.json").read_text())
     assert [len(stamps) for stamps in versions.values()] == [3, 4]
-    fit(recipe_loader.load_recipe(file, ["training.updates=6"]), run.folder, resume=True)
+    fit(recipe_files.load_recipe(file, ["training.updates=6"]), run.folder, resume=True)
     assert "begins again" not in capsys.readouterr().out
 
 
 def test_files_are_the_same_in_another_folder_and_not_after_a_change(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    data: Any = recipe_loader.load_recipe(recipe_file(tmp_path / "a")).data
+    data: Any = recipe_files.load_recipe(recipe_file(tmp_path / "a")).data
     before = StreamFiles.of(data)
     assert list(before.stamps) == ["train-0.tsv", "train-1.tsv", "train-2.tsv"]
     (tmp_path / "a").rename(tmp_path / "b")
@@ -278,7 +276,7 @@ def test_files_are_the_same_in_another_folder_and_not_after_a_change(tmp_path: P
 def test_the_commit_of_a_dataset_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub = pytest.importorskip("huggingface_hub")
     changes = ["data.dataset=made/up", 'data.columns=["en", "xx"]', 'data.train=["train"]', "data.valid=[]"]
-    data: Any = recipe_loader.load_recipe(recipe_file(tmp_path), changes).data
+    data: Any = recipe_files.load_recipe(recipe_file(tmp_path), changes).data
     commits = iter(["a" * 40, "b" * 40])
     monkeypatch.setattr(hub.HfApi, "dataset_info", lambda *_, **__: SimpleNamespace(sha=next(commits)))
     first, second = StreamFiles.of(data), StreamFiles.of(data)
@@ -295,7 +293,7 @@ def test_the_commit_of_a_dataset_is_compared(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize("split", ["valid", "test"])
 def test_a_file_that_validates_or_tests_is_not_trained_on(tmp_path: Path, split: str) -> None:
     data = f'train = ["*.tsv"]\n{split} = ["valid.tsv"]\nvalid_pairs = 6'
-    recipe = recipe_loader.load_recipe(recipe_file(tmp_path, data))
+    recipe = recipe_files.load_recipe(recipe_file(tmp_path, data))
     with pytest.raises(ValueError, match=rf"valid\.tsv: in data\.train = .* and in data\.{split} = .*trained on"):
         fit(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -303,14 +301,14 @@ def test_a_file_that_validates_or_tests_is_not_trained_on(tmp_path: Path, split:
 
 def test_a_split_of_a_dataset_that_validates_is_not_trained_on(tmp_path: Path) -> None:
     data = 'dataset = "made/up"\ncolumns = ["en", "xx"]\ntrain = ["train"]\nvalid = ["train"]'
-    recipe: Any = recipe_loader.load_recipe(recipe_file(tmp_path, data))
+    recipe: Any = recipe_files.load_recipe(recipe_file(tmp_path, data))
     with pytest.raises(ValueError, match=r"train: in data\.train = .* and in data\.valid"):
         pair_stream(recipe.data)
 
 
 def test_a_file_of_two_patterns_is_read_once(tmp_path: Path) -> None:
     data = 'train = ["train-0.tsv", "train-*.tsv"]\nvalid_pairs = 6'
-    recipe: Any = recipe_loader.load_recipe(recipe_file(tmp_path, data))
+    recipe: Any = recipe_files.load_recipe(recipe_file(tmp_path, data))
     stream = pair_stream(recipe.data)
     rows = [pair for block in stream.blocks(0) for pair in zip(block.chunk.sources, block.chunk.targets, strict=True)]
     assert len(rows) == 3 * 80 - 6
@@ -334,7 +332,7 @@ def test_one_buffer_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(stream_updates.StreamUpdates, "_encode", counted_encode)
     monkeypatch.setattr(stream_updates.StreamUpdates, "_read_blocks", counted_read)
-    recipe = recipe_loader.load_recipe(recipe_file(tmp_path))
+    recipe = recipe_files.load_recipe(recipe_file(tmp_path))
     tokenizers = TokenizerPair.train("word", 20, [Pair("ba be", "baba bebe")], joint=False)
     stream: Any = EndlessStream()
     places = StreamPositions(tmp_path / "stream.jsonl", writes=True)
@@ -427,31 +425,31 @@ def hub(file: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
 def test_a_run_and_a_second_run_of_its_recipe_read_the_commit_of_its_beginning(
     file: Path, hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = fit(recipe_loader.load_recipe(file, ["training.updates=2"]), tmp_path / "run")
+    run = fit(recipe_files.load_recipe(file, ["training.updates=2"]), tmp_path / "run")
     assert Run.open(run.folder).recipe.data.revision == OLD
     assert json.loads((run.folder / "provenance.json").read_text())["dataset"] == {"name": "made/up", "revision": OLD}
     assert f"Dataset: `made/up`, revision {OLD}" in (run.model / "README.md").read_text()
     hub.branches["main"] = NEW
-    own = recipe_loader.load_recipe(run.folder / "recipe.toml", ["training.updates=3"])
+    own = recipe_files.load_recipe(run.folder / "recipe.toml", ["training.updates=3"])
     fit(own, run.folder, resume=True)
-    fit(recipe_loader.load_recipe(file, ["training.updates=4"]), run.folder, resume=True)  # without a revision
+    fit(recipe_files.load_recipe(file, ["training.updates=4"]), run.folder, resume=True)  # without a revision
     fit(own, tmp_path / "second")
     assert hub.read == {OLD}
     assert "begins again" not in capsys.readouterr().out
     with pytest.raises(ValueError, match=rf"'main' is commit {NEW} .* has read {OLD}: leave data\.revision as it is"):
-        fit(recipe_loader.load_recipe(file, ["data.revision=main"]), run.folder, resume=True)
-    fit(recipe_loader.load_recipe(file, ["training.updates=5", f"data.revision={NEW}"]), run.folder, resume=True)
+        fit(recipe_files.load_recipe(file, ["data.revision=main"]), run.folder, resume=True)
+    fit(recipe_files.load_recipe(file, ["training.updates=5", f"data.revision={NEW}"]), run.folder, resume=True)
     assert hub.read == {OLD, NEW}
     assert "the stream begins again" in capsys.readouterr().out
 
 
 def test_a_branch_or_a_tag_becomes_a_commit_once(file: Path, hub: Hub) -> None:
     def revision(name: str, begun: Any = None, *, restart: bool = False) -> str:
-        recipe: Any = recipe_loader.load_recipe(file, [f"data.revision={name}"] if name else [])
+        recipe: Any = recipe_files.load_recipe(file, [f"data.revision={name}"] if name else [])
         return str(pin_revision(recipe, begun, restart=restart).data.revision)  # type: ignore[union-attr]
 
     assert [revision(name) for name in ("", "main", "next", NEW)] == [OLD, OLD, NEW, NEW]
-    begun: Any = recipe_loader.load_recipe(file, [f"data.revision={OLD}"])
+    begun: Any = recipe_files.load_recipe(file, [f"data.revision={OLD}"])
     assert revision("main", begun) == OLD
     hub.branches["main"] = NEW
     assert [revision(name, begun, restart=True) for name in ("", "main", OLD)] == [OLD] * 3

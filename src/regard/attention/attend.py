@@ -1,18 +1,148 @@
-"""attend(): z = normalize(energy(q, k)) · v, for every energy, normalizer and mask, on the fastest exact kernel."""
+"""attend: z = normalize(energy(q, k)) · v on the fastest exact backend, and look-up in a dictionary."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args, overload
 
-from .backends import reference
-from .energies.energies import ScaledDot
-from .jagged_sequences import JaggedBatch
-from .listeners import listeners, notify
-from .normalizers.softmax import Softmax
-from .request import make_request
-from .select_backend import Plan, make_plan, select
-from .torch_transforms import differentiated_once
+import torch
+
+from .backends import fused, reference, sdpa
+from .blocks import differentiated_once, no_kernel, readable
+from .energies import Exact, ScaledDot
+from .normalizers import Proportional, Softmax
+from .request import JaggedBatch, Sequences, listeners, make_request, notify
 from .weights import Weights
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from types import ModuleType
+
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    from .request import Request
+
+Backend = Literal["auto", "reference", "sdpa", "flex", "fused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The backend that would run, the reason, and the reason against each of the others. `print` it."""
+
+    backend: str
+    why: str
+    others: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        width = max(map(len, (self.backend, *self.others)))
+        lines = [f"→ {self.backend:{width}}  {self.why}"]
+        return "\n".join(lines + [f"  {name:{width}}  {why}" for name, why in self.others.items()])
+
+
+def _module(name: str) -> ModuleType:
+    """The backend of this name. FlexAttention is imported when first needed, because its import is slow."""
+    if name == "flex":
+        from .backends import flex
+
+        return flex
+    return {"reference": reference, "sdpa": sdpa, "fused": fused}[name]
+
+
+def _name(module: ModuleType) -> str:
+    return module.__name__.rpartition(".")[2]
+
+
+def select(request: Request, backend: str) -> ModuleType:
+    """The module that computes the request. A named one is returned or refused with the reason."""
+    if backend == "auto":
+        return _fastest(request)
+    if backend not in get_args(Backend):
+        raise ValueError(f"backend is {backend!r}; expected one of {', '.join(get_args(Backend))}")
+    module = _module(backend)
+    reason: str | None = module.refusal(request)
+    if reason is not None:
+        auto = _name(_fastest(request))
+        raise ValueError(f'backend="{backend}" cannot do this: {reason}. backend="auto" would use "{auto}"')
+    return module
+
+
+def _fastest(request: Request) -> ModuleType:
+    if sdpa.refusal(request) is None and not _prefers_flex(request):
+        return sdpa
+    if request.energies.a.device.type == "cuda" and _module("flex").refusal(request) is None:
+        return _module("flex")
+    return reference if _is_small(request) or no_kernel() is not None else fused
+
+
+def _is_small(request: Request) -> bool:
+    """Whether an additive energy's [T_q, T_k, D] tensor is small enough that building it is fastest.
+
+    The limits are measured. Below them the set-up of our kernel takes longer than it saves, and with one or two
+    queries the exponentials that it computes once per key are shared by too few queries.
+    """
+    energies = request.energies
+    if energies.form.kernel != "tanh":
+        return False
+    size = energies.count * energies.queries * energies.keys * energies.a.shape[-1]
+    if energies.a.device.type == "cuda":
+        return size <= 1 << 26
+    return size <= 1 << 19 or (energies.queries <= 2 and size <= 1 << 24)
+
+
+def _prefers_flex(request: Request) -> bool:
+    """On a GPU, FlexAttention skips the blocks that a structured mask closes; SDPA would read a dense mask.
+
+    Finding these blocks takes many kernel launches per call, too many for a short sequence.
+    """
+    energies = request.energies
+    if energies.queries * energies.keys < 1 << 20:
+        return False
+    if energies.a.device.type != "cuda" or (energies.mask is None and not energies.modifiers):
+        return False
+    if energies.mask is not None and energies.mask.is_causal and not energies.modifiers:
+        return False
+    return _module("flex").refusal(request) is None
+
+
+def make_plan(request: Request, backend: str) -> Plan:
+    name = _name(select(request, backend))
+    fastest = _name(_fastest(request))
+    others = {}
+    for other in ("sdpa", "flex", "fused", "reference"):
+        if other != name:
+            reason = _module(other).refusal(request)
+            if reason is not None:
+                others[other] = f"cannot: {reason}"
+            else:
+                others[other] = 'can, and is what "auto" selects' if other == fastest else _slower(other, request)
+    return Plan(name, _why(name, request), others)
+
+
+def _why(name: str, request: Request) -> str:
+    where = request.energies.a.device.type
+    if name == "sdpa":
+        mask = request.energies.mask
+        dense = f"the mask as a dense tensor of {request.energies.queries} × {request.energies.keys}"
+        kind = "no mask" if mask is None else "its causal flag" if mask.is_causal else dense
+        return f"softmax over dot products: PyTorch's own kernel on {where}, with {kind}"
+    if name == "flex":
+        return f"softmax over modified dot products: FlexAttention on {where}, skipping masked blocks"
+    if name == "fused":
+        return fused.how(request)
+    small = "it is small: " if _is_small(request) else ""
+    return f"{small}the formula as written, with the whole [T_q, T_k] matrix in memory"
+
+
+def _slower(name: str, request: Request) -> str:
+    if name == "reference":
+        return "can, with the whole [T_q, T_k] matrix in memory"
+    if name == "fused" and request.energies.mask is not None:
+        return "can, without a dense mask or matrix"
+    if name == "flex" and request.energies.a.device.type == "cpu":
+        return "can, but uncompiled on CPU it holds the whole matrix"
+    return "can, but no faster here"
+
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,12 +150,10 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-    from .energies.energies import Energy
-    from .energies.learned_energies import LearnedEnergy
-    from .energies.modifiers import Modified
-    from .masks.mask import Mask, MaskFunction
-    from .normalizers.normalizer import Normalizer
-    from .select_backend import Backend
+    from .energies import Energy, LearnedEnergy
+    from .masks import Mask, MaskFunction
+    from .modifiers import Modified
+    from .normalizers import Normalizer
 
     AnyEnergy = Energy | LearnedEnergy | Modified | Callable[[Tensor, Tensor], Tensor]
 
@@ -156,3 +284,157 @@ def explain(
 
 def _any_nested(*tensors: Tensor) -> bool:
     return any(getattr(x, "is_nested", False) for x in tensors)
+
+
+@overload
+def attend_packed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor | None = None,
+    *,
+    weights: Literal[False] = ...,
+    **options: Unpack[Options],
+) -> Float[Tensor, "total_q *heads d_v"]: ...
+
+
+@overload
+def attend_packed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor | None = None,
+    *,
+    weights: Literal[True],
+    **options: Unpack[Options],
+) -> tuple[Float[Tensor, "total_q *heads d_v"], Weights]: ...
+
+
+def attend_packed(
+    q: Float[Tensor, "total_q *heads d_q"],
+    k: Float[Tensor, "total_k *key_heads d_k"],
+    v: Float[Tensor, "total_k *key_heads d_v"],
+    cu_seqlens_q: Int[Tensor, " b_and_one"],
+    cu_seqlens_k: Int[Tensor, " b_and_one"] | None = None,
+    *,
+    weights: bool = False,
+    **options: Unpack[Options],
+) -> Tensor | tuple[Tensor, Weights]:
+    """`attend` for each sequence of a packed batch: q [total, D] or [total, heads, D], as FlashAttention packs them.
+
+    Sequence b has the rows cu_seqlens_q[b] up to cu_seqlens_q[b + 1] of q, and by cu_seqlens_k those of k and v (the
+    same without it). The options are those of `attend`. Masks and positions count from the start of each sequence:
+    `mask=causal("bottom-right")` is FlashAttention's `causal=True`.
+
+    The weights are [B, heads, longest T_q, longest T_k], zero after the end of a sequence; `w[b]` are those of one.
+
+    The cumulative lengths are read, from a GPU too, which waits for it. A function as `normalize` that takes no mask
+    sees −10³⁰ from the end of a sequence up to the longest one: what it adds up over a row depends on the others.
+    """
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() not in (2, 3):
+            raise ValueError(f"{name} has shape {list(x.shape)}; expected [total, D] or [total, heads, D]")
+    offsets_q = _offsets("cu_seqlens_q", cu_seqlens_q, q)
+    offsets_k = _offsets("cu_seqlens_k", cu_seqlens_k, k) if cu_seqlens_k is not None else offsets_q
+    if not len(k) == len(v) or (cu_seqlens_k is None and len(q) != len(k)):
+        raise ValueError(
+            f"q has {len(q)} rows, k {len(k)} and v {len(v)}; every key needs a value, and keys of other lengths than "
+            "the queries' need cu_seqlens_k"
+        )
+    pairs = (q, offsets_q), (k, offsets_k), (v, offsets_k)
+    batch = JaggedBatch(*(Sequences(x, offsets, offsets.diff()) for x, offsets in pairs))
+    z, w = attend_sequences(batch, weights=weights, **options)
+    return z if w is None else (z, w)
+
+
+def _offsets(name: str, cu_seqlens: Tensor, x: Tensor) -> Int[Tensor, " b_and_one"]:
+    if cu_seqlens.dim() != 1 or not len(cu_seqlens) or cu_seqlens.is_floating_point() or cu_seqlens.is_complex():
+        kind = f"{cu_seqlens.dtype} of shape {list(cu_seqlens.shape)}"
+        raise ValueError(f"{name} has the whole numbers 0, n_1, n_1 + n_2, …, one more than sequences; got {kind}")
+    offsets = cu_seqlens.to(device=x.device, dtype=torch.int64)
+    if readable(cu_seqlens):  # of a GPU too: the longest of them is read anyway, and a kernel would read past the end
+        numbers = cu_seqlens.tolist()
+        if numbers[0] or numbers[-1] != x.shape[0] or numbers != sorted(numbers):
+            raise ValueError(
+                f"{name} goes from 0 to the number of rows, {x.shape[0]}, and never down; got {numbers[:8]}"
+            )
+    return offsets
+
+
+_MISSING = object()
+_EXACT, _PROPORTIONAL = Exact(), Proportional()
+
+
+def lookup(
+    query: Any,
+    table: Mapping[Any, Any] | Iterable[tuple[Any, Any]],
+    *,
+    energy: AnyEnergy = _EXACT,
+    normalize: AnyNormalizer = _PROPORTIONAL,
+    default: Any = _MISSING,
+) -> Any:
+    """z = Σ_j w_j v_j over the entries (k_j, v_j) of a table, w = normalize(energy(query, k_j)).
+
+    With `Exact` energies, the default, this is a dictionary: keys and values may be anything, and a key that is not
+    there raises KeyError or gives `default`. With any other energy keys and values are numbers or vectors, and the
+    answer is the weighted average: `lookup(360, {300: 30, 400: 40}, energy=InverseDistance())` is 36.0.
+
+    A table may be pairs (key, value), in which a key may occur more than once: its values are averaged, and with
+    `normalize=Unnormalized()` added up.
+    """
+    entries = _entries(table)
+    if not entries:
+        raise ValueError("lookup needs a table with at least one entry, got an empty one")
+    labelled = getattr(energy, "matches_labels", False)
+    keys, values = [key for key, _ in entries], [value for _, value in entries]
+    try:
+        labels = list(dict.fromkeys((*keys, query))) if labelled else None
+    except TypeError:
+        labels = None  # tensors and lists are not hashable; they are compared as vectors
+    if labels is not None:
+        # Labels are only equal or different, so each becomes a number of its own.
+        number = {label: float(at) for at, label in enumerate(labels)}
+        q, k = _vectors([number[query]]), _vectors([number[key] for key in keys])
+    elif any(isinstance(x, str) for x in (query, *keys)):
+        raise TypeError(f"{type(energy).__name__} compares numbers; words can only be looked up with Exact()")
+    else:
+        q, k = _vectors([query]), _vectors(keys)
+    # With one-hot values the output is the weights: the same formula, for values of any kind.
+    one_hot = torch.eye(len(keys), dtype=torch.float64)
+    weights = attend(q, k, one_hot, energy=energy, normalize=normalize)[0]  # [T_k]
+    if not weights.any():
+        if default is _MISSING:
+            raise KeyError(f"{query!r} matches no key of the table; pass default=… to get that instead")
+        return default
+    if labelled and int((weights == weights.max()).sum()) == 1:
+        return values[int(weights.argmax())]  # one key: its value, which may be anything
+    # Entries that weigh nothing have no part in it: they may be no numbers, or infinite, and 0 · ∞ is NaN.
+    counted = [at for at, weight in enumerate(weights.tolist()) if weight != 0]
+    values, weights = [values[at] for at in counted], weights[counted]
+    try:
+        answer = weights @ _vectors(values)
+    except (TypeError, ValueError):
+        cause, hint = f"{type(energy).__name__} averages values", "; use Exact()"
+        if labelled:
+            cause, hint = f"{query!r} matches several keys, whose values are added up", ""
+        raise TypeError(f"{cause}, and these are not numbers: {values[0]!r}{hint}") from None
+    return float(answer) if answer.numel() == 1 else answer
+
+
+def _entries(table: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    pairs = getattr(table, "items", None)
+    if pairs is not None:
+        return list(pairs())
+    entries = list(table)
+    for entry in entries:
+        if not isinstance(entry, tuple | list) or len(entry) != 2:
+            raise TypeError(f"lookup takes a dictionary or pairs (key, value); got an entry {entry!r}")
+    return [(key, value) for key, value in entries]
+
+
+def _vectors(items: list[Any]) -> torch.Tensor:
+    """[T, D] in float64, from numbers or equally long vectors."""
+    rows = torch.stack([torch.as_tensor(x, dtype=torch.float64) for x in items])
+    return rows[:, None] if rows.dim() == 1 else rows

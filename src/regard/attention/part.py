@@ -1,4 +1,6 @@
-"""Part: what energy forms, modifiers, normalizers and masks have in common.
+"""Part: what energies, modifiers, masks and normalizers have in common: their tensors, how they print, keys in traces.
+
+Part: what energy forms, modifiers, normalizers and masks have in common.
 
 A part is made of the arguments of its constructor, kept as attributes of the same names. From these it lists and maps
 its tensors, describes itself for a trace, and is rebuilt. A subclass gets all of it without a line of its own.
@@ -13,10 +15,38 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from .function_tensors import function_tensors
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+
+def function_tensors(function: Callable[..., Any]) -> list[Tensor]:
+    """Tensors in its closure, its defaults and the globals that it names, and in the object whose method it is.
+
+    Of a module among these they are its parameters, of another object the tensors that are its attributes.
+    """
+    holders: list[Any] = [function, getattr(function, "__self__", None)]
+    plain = getattr(function, "__func__", function)
+    code = getattr(plain, "__code__", None)
+    if code is not None:
+        holders += [*(plain.__defaults__ or ()), *(plain.__kwdefaults__ or {}).values()]
+        holders += [plain.__globals__[name] for name in code.co_names if name in plain.__globals__]
+        for cell in plain.__closure__ or ():
+            try:
+                holders.append(cell.cell_contents)
+            except ValueError:
+                continue  # not assigned yet
+    tensors: dict[int, Tensor] = {}
+    for x in holders:
+        own = [x] if isinstance(x, Tensor) else x.parameters() if isinstance(x, nn.Module) else _attributes(x)
+        tensors.update((id(tensor), tensor) for tensor in own)
+    return list(tensors.values())
+
+
+def _attributes(x: object) -> list[Tensor]:
+    if isinstance(x, type) or not hasattr(x, "__dict__"):
+        return []
+    return [value for value in vars(x).values() if isinstance(value, Tensor)]
+
 
 _CLASSES: dict[str, type[Part]] = {}
 """Parts by the name a trace gives them. Only classes that are already defined are rebuilt: no code is imported."""

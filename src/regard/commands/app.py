@@ -163,10 +163,10 @@ def warn_unknown_words(names: Sequence[str], consequence: str, where: str = "") 
 def check_outputs(plot: Path | None, table: Path | None = None) -> None:
     """Refuse the names of a figure and a table that could not be written, before anything is computed."""
     if plot is not None:
-        from ..seeing.drawing.matplotlib_figures import check_figure_path
+        from ..seeing.figures import check_figure_path
 
         check_figure_path(plot)
     if table is not None:
-        from ..seeing.result_table import check_table_path
+        from ..seeing.terminal import check_table_path
 
         check_table_path(table)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..atomic_write import replacing_file, write_bytes
+from ..files import replacing_file, write_bytes
 from .app import Sorted, app
 
 MOVED = ("cache", "idf", "phrasebook", "samples", "scenes")
@@ -51,9 +51,8 @@ def idf(
     """
     import numpy as np
 
-    from ..data.inverse_document_frequency import document_counts, inverse_document_frequency
-    from ..data.pair import RowProblem
-    from ..data.text_lines import lines
+    from ..data.rows import RowProblem, lines
+    from ..data.tokenizer_pair import document_counts, inverse_document_frequency
 
     texts = []
     for file in files:
@@ -129,7 +128,7 @@ def samples(
       regard data samples --save samples && regard classify samples/seven.wav
       regard data samples --save samples && regard caption samples/scene-1.png
     """
-    from ..viewer.data.sample_files import PICTURE, SOUND, sample_files
+    from ..viewer.library import PICTURE, SOUND, sample_files
 
     if save is not None:
         save.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..data.pair import RowProblem
+    from ..data.rows import RowProblem
 
 
 READ_AHEAD = 4096  # sentences
@@ -156,8 +156,7 @@ def table_texts(file: Path, column: str) -> Iterator[list[str | RowProblem]]:
     """The texts in a column of a TSV, CSV, JSONL or Parquet file, each as one line; a column is a name or a number."""
     from itertools import islice
 
-    from ..data.pair import RowProblem
-    from ..data.row_readers import reader
+    from ..data.rows import RowProblem, reader
 
     def text(row: list[Any] | RowProblem) -> str | RowProblem:
         if isinstance(row, RowProblem):
@@ -187,7 +186,7 @@ def refuse_table(file: Path) -> None:
 def _file_lines(file: Path) -> Iterator[list[str | RowProblem]]:
     from itertools import islice
 
-    from ..data.text_lines import lines
+    from ..data.rows import lines
 
     reader = lines(file)
     while batch := list(islice(reader, READ_AHEAD)):
@@ -199,7 +198,7 @@ def _piped_lines() -> Iterator[list[str | RowProblem]]:
     from queue import Empty, Queue
     from threading import Thread
 
-    from ..data.text_lines import read as lines
+    from ..data.rows import read as lines
 
     queue: Queue[str | RowProblem | OSError | None] = Queue(READ_AHEAD)
     stdin = standard_input()
@@ -258,8 +257,7 @@ def text_or_lines(argument: str, limit: int) -> list[str]:
     """The text itself; or, if it names a file, its first `limit` lines that are not blank."""
     from itertools import islice
 
-    from ..data.pair import RowProblem
-    from ..data.text_lines import lines
+    from ..data.rows import RowProblem, lines
 
     is_path = "/" in argument and argument.split() == [argument] and not argument.endswith(".")
     if file_kind(argument) is None and not is_path:

@@ -40,9 +40,9 @@ from .inputs import (
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..decoding import Translation
     from ..decoding.classification import Classification
     from ..decoding.load_model_and_tokenizers import Pretrained
+    from ..decoding.translation import Translation
 
 
 LANGUAGE_MODEL = "shakespeare-transformer"  # that ships
@@ -98,8 +98,9 @@ def generate(
             raise ValueError(f"the prompt has more than {MAX_PROMPT:,} characters; its end is all a model can read")
         if not prompt:
             typer.echo("regard: standard input is empty, so the text begins on a new line", err=True)
-    from ..decoding import Sample, load_model_and_tokenizers
-    from ..decoding import generate as generate_text
+    from ..decoding import load_model_and_tokenizers
+    from ..decoding.beam import Sample
+    from ..decoding.generation import generate as generate_text
 
     loaded = load_model_and_tokenizers.load(model or LANGUAGE_MODEL, find_device(device), wanted=("write",))
     used_seed = secrets.randbelow(1 << 31) if seed is None else seed
@@ -200,10 +201,10 @@ def _classify(
     tokens: int | None,
 ) -> int:
     """Classify and print; returns the number of sources that could not be read."""
-    from ..data.batch import UNKNOWN
-    from ..data.pair import RowProblem
+    from ..data.rows import RowProblem
     from ..decoding import classification
-    from ..decoding.words_not_in_vocabulary import TextWords
+    from ..decoding.translation import TextWords
+    from ..special_tokens import UNKNOWN
 
     interactive = bool(arguments) or (file is None and standard_input().isatty())
     if compare and not interactive:
@@ -255,7 +256,7 @@ def _classify(
 
 
 def _warn_silent(name: str, samples: np.ndarray[Any, Any], loaded: Pretrained) -> None:
-    from ..data.sound_reader import unheard
+    from ..data.media import unheard
 
     if reason := unheard(name, samples, loaded.tokenizers.source.rate):
         typer.echo(f"regard: {reason}, so what the model makes of it means nothing", err=True)
@@ -265,7 +266,7 @@ def _print_result(
     loaded: Pretrained, result: Classification, compare: bool, save_plot: Path | None, with_source: bool
 ) -> None:
     """Print the labels and the weights; `with_source` prints the source above, unless its shaded words follow."""
-    from ..seeing.drawing.terminal_heatmap import printable
+    from ..seeing.terminal import printable
 
     labels = list(result.probabilities.items())
     more = f"  and {len(labels) - MAX_LABELS} more" if len(labels) > MAX_LABELS else ""
@@ -282,11 +283,10 @@ def _print_result(
 def _print_words(loaded: Pretrained, result: Classification, compare: bool, save_plot: Path | None) -> None:
     import torch
 
-    from ..decoding.words_not_in_vocabulary import TextWords
-    from ..seeing.alignment.word_level_weights import sum_by_word
-    from ..seeing.drawing.matplotlib_figures import save_heatmap
-    from ..seeing.drawing.shaded_text import ShadedText
-    from ..seeing.drawing.terminal_heatmap import heatmap
+    from ..decoding.translation import TextWords
+    from ..seeing.alignment import sum_by_word
+    from ..seeing.figures import save_heatmap
+    from ..seeing.terminal import ShadedText, heatmap
 
     text_words = TextWords.of(result, loaded.tokenizers.source)
     if warning := text_words.warning():
@@ -309,8 +309,8 @@ def _print_words(loaded: Pretrained, result: Classification, compare: bool, save
 def _print_sound(loaded: Pretrained, result: Classification, save_plot: Path | None) -> None:
     import torch
 
-    from ..seeing.drawing.matplotlib_figures import save_sound_figure
-    from ..seeing.drawing.shaded_text import sparkline
+    from ..seeing.figures import save_sound_figure
+    from ..seeing.terminal import sparkline
 
     loudness = torch.from_numpy(result.numbers.astype("float32")).abs()
     print(f"sound    {sparkline(loudness)}")
@@ -327,8 +327,8 @@ def _print_sound(loaded: Pretrained, result: Classification, save_plot: Path | N
 
 def _spell(loaded: Pretrained, sounds: list[str], save_plot: Path | None, tokens: int | None) -> int:
     """Print the letters of each sound; returns the number of sounds that could not be read."""
-    from ..decoding import translate
-    from ..seeing.drawing.matplotlib_figures import save_sound_figure
+    from ..decoding.translation import translate
+    from ..seeing.figures import save_sound_figure
 
     if not sounds:
         raise ValueError("name the sound files to spell as arguments")
@@ -391,7 +391,8 @@ def caption(
     check_outputs(save_plot)
     if save_plot is not None and len(pictures) != 1:
         raise ValueError(f"--save-plot draws one picture, and {len(pictures)} are given")
-    from ..decoding import load_model_and_tokenizers, translate
+    from ..decoding import load_model_and_tokenizers
+    from ..decoding.translation import translate
 
     loaded = load_model_and_tokenizers.load(model or CAPTIONER, find_device(device), wanted=("caption",))
     settings = search_settings(loaded, beams, length_penalty, None)
@@ -414,9 +415,9 @@ def caption(
 
 
 def _save_figure(caption: Translation, file: Path) -> None:
-    from ..data.picture_reader import PictureReader
-    from ..seeing.alignment.word_level_weights import caption_word_weights
-    from ..seeing.drawing.picture_overlay import MAX_WORDS, save_caption_figure
+    from ..data.media import PictureReader
+    from ..seeing.alignment import caption_word_weights
+    from ..seeing.figures import MAX_WORDS, save_caption_figure
 
     weights, words = caption_word_weights(caption)
     save_caption_figure(file, PictureReader(FIGURE_PIXELS).encode(caption.source), weights, words)
@@ -457,12 +458,12 @@ def export(
       regard export tatoeba-transformer-en-fr --quantization int8 --out small
       regard export runs/transformer-multi30k-1 --force
     """
-    from ..data import TokenizerPair
-    from ..decoding import export_ctranslate2, load_model_and_tokenizers
+    from ..data.tokenizer_pair import TokenizerPair
+    from ..decoding import load_model_and_tokenizers
+    from ..decoding.ctranslate2 import export_ctranslate2
     from ..decoding.onnx import export_onnx
-    from ..models import load
-    from ..models.config_base import ExportEngine
-    from ..models.pretrained_model import WEIGHTS
+    from ..models.base import ExportEngine
+    from ..models.pretrained import WEIGHTS, load
 
     if to == "transformers":
         raise ValueError(
@@ -519,9 +520,9 @@ def serve(
       REGARD_TOKEN=secret regard serve runs/mine --host 0.0.0.0 --port 80
       regard serve runs/mine --engine ctranslate2 --batch 128 --wait 10
     """
-    from ..serving.serve_application import create_serve_app
-    from ..serving.served_model import ServedModel
-    from ..viewer.http.server import AppServer
+    from ..serving.application import create_serve_app
+    from ..serving.batches import ServedModel
+    from ..viewer.server import AppServer
 
     served = ServedModel(model, find_device(device), engine, precision)
     make = partial(create_serve_app, served, batch=batch, wait=wait / 1000, queue=queue)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..noun_count import count_of
+from ..messages import count_of
 from .app import Device, ModelName, StateFolder, TrustRemoteCode, app, check_outputs, find_device
 from .inputs import one_text, text_or_lines
 
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..decoding.answers import AnswerInputs
-    from ..seeing import Seen
-    from ..seeing.capture.huggingface_text_model import TextModel
-    from ..seeing.capture.tokenized_text import TokenizedText
     from ..seeing.corpus import Process, Sums
-    from ..seeing.effects.effect_table import Effects
-    from ..viewer.data.library import Library, ModelEntry
-    from ..viewer.data.trace_view import TraceView
+    from ..seeing.effects import Effects
+    from ..seeing.text_models import TextModel, TokenizedText
+    from ..seeing.trace import Seen
+    from ..viewer.library import Library, ModelEntry
+    from ..viewer.traces import TraceView
 
 
 @app.command()
@@ -57,7 +56,7 @@ def see(
     """
     from rich.console import Console
 
-    from ..seeing.drawing.head_report import check_head, report
+    from ..seeing.head_report import check_head, report
 
     if save is not None and save.exists():
         raise ValueError(f"{save} exists; choose another name for the trace, or remove it")
@@ -81,7 +80,7 @@ def see(
 
 
 def _watch_huggingface(name: str, text: str, second: str | None, device: str, trust_remote_code: bool) -> Seen:
-    from ..seeing.capture.huggingface_text_model import load_text_model
+    from ..seeing.text_models import load_text_model
 
     model = load_text_model(name, device, trust_remote_code=trust_remote_code)
     if not model.is_encoder_decoder:
@@ -93,7 +92,7 @@ def _watch_huggingface(name: str, text: str, second: str | None, device: str, tr
 
 def _watch_own(name: str, text: str, second: str | None, device: str) -> Seen:
     from ..decoding import load_model_and_tokenizers
-    from ..decoding.watched_runs import TASKS, reads_file, watch_file, watch_text
+    from ..decoding.answers import TASKS, reads_file, watch_file, watch_text
 
     if second is not None:
         raise ValueError(f"{name} reads one sentence; --with is for models that read pairs")
@@ -144,11 +143,11 @@ def patterns(
 
     from .. import __version__
     from ..decoding.load_model_and_tokenizers import is_own_model
-    from ..seeing.analysis import Patterns
-    from ..seeing.capture.huggingface_text_model import load_text_model
     from ..seeing.corpus import Process, progress_bar, run_corpus, weights_digest
-    from ..seeing.drawing.head_report import best_heads_table, label_table
-    from ..seeing.drawing.matplotlib_figures import save_head_maps
+    from ..seeing.figures import save_head_maps
+    from ..seeing.head_report import best_heads_table, label_table
+    from ..seeing.patterns import Patterns
+    from ..seeing.text_models import load_text_model
 
     check_outputs(save_plot, save_table)
     if is_own_model(model):
@@ -292,7 +291,7 @@ class _LanguageModel:
 def _load(name: str, device: str, trust_remote_code: bool) -> _LanguageModel:
     from ..decoding import load_model_and_tokenizers
     from ..decoding.answers import text_model_answers, writer_answers
-    from ..seeing.capture.huggingface_text_model import load_text_model
+    from ..seeing.text_models import load_text_model
 
     if load_model_and_tokenizers.is_own_model(name):
         own = load_model_and_tokenizers.load(name, device, wanted=("write",))
@@ -325,7 +324,7 @@ def _of_text(
     """What is explained, the effects, and the text's tokens."""
     import torch
 
-    from ..seeing.analysis import effects as sweep
+    from ..seeing.effects import effects as sweep
 
     answers = language_model.answers(text)
     other = None if corrupted is None else language_model.answers(corrupted).inputs
@@ -345,8 +344,8 @@ def _over_file(
 ) -> Effects | None:
     """The mean effects over the lines of a file; None in all processes but the first."""
     from .. import __version__
-    from ..seeing.analysis import effects as sweep
     from ..seeing.corpus import add_effects, mean_effects, progress_bar, run_corpus, weights_digest
+    from ..seeing.effects import effects as sweep
 
     if not file.is_file():
         raise ValueError(f"there is no file {file}")
@@ -383,7 +382,7 @@ def _over_file(
 def _report(title: str, result: Effects, tokens: list[str], save_table: Path | None, save_plot: Path | None) -> None:
     from rich.console import Console
 
-    from ..seeing.drawing.matplotlib_figures import save_signed_maps
+    from ..seeing.figures import save_signed_maps
 
     console = Console()
     console.print(title, markup=False)
@@ -407,7 +406,7 @@ def _some_text(text: str) -> str:
 
 def _whole_text(text_model: TextModel, text: str) -> TokenizedText:
     """The whole text: the logits after a truncated one are not those of its next word."""
-    from ..seeing.capture.tokenized_text import TokenizedText
+    from ..seeing.text_models import TokenizedText
 
     limit = text_model.max_length
     whole = TokenizedText.encode(text_model.tokenizer, _some_text(text), None, limit + 1)
@@ -461,7 +460,7 @@ def view(
       regard view runs/bahdanau-phrasebook-1 "the red car"
       regard view scenes-soft scene:test:0:7
     """
-    from ..viewer.http.server import Server
+    from ..viewer.server import Server
 
     other = _second_trace(what, text)
     library = _library(what, None if other else one_text(text), second)
@@ -476,8 +475,8 @@ def view(
 
 def _second_trace(what: str | None, texts: list[str] | None) -> TraceView | None:
     """The second of two traces that are compared: `regard view one other`."""
-    from ..seeing import load_trace
-    from ..viewer.data.trace_view import TraceView
+    from ..seeing.trace import load_trace
+    from ..viewer.traces import TraceView
 
     folders = [what or "", *(texts or [])]
     if len(folders) != 2 or not all((Path(folder) / "trace.json").is_file() for folder in folders):
@@ -486,10 +485,9 @@ def _second_trace(what: str | None, texts: list[str] | None) -> TraceView | None
 
 
 def _library(what: str | None, text: str | None, second: str | None) -> Library:
-    from ..seeing import load_trace
-    from ..viewer.data.first_trace import STATE, first_trace
-    from ..viewer.data.library import Library, installed_models, model_at
-    from ..viewer.data.trace_view import TraceView
+    from ..seeing.trace import load_trace
+    from ..viewer.library import Library, installed_models, model_at
+    from ..viewer.traces import STATE, TraceView, first_trace
 
     if second is not None and text is None:
         raise ValueError("--with is a second text; give the model and the first text before it")
@@ -517,8 +515,8 @@ def _library(what: str | None, text: str | None, second: str | None) -> Library:
 
 def _read_file(library: Library, model: ModelEntry, file: str) -> TraceView:
     """The trace of a captioner or a classifier of sounds that reads a file."""
-    from ..decoding.watched_runs import watch_file
-    from ..viewer.data.trace_view import TraceView
+    from ..decoding.answers import watch_file
+    from ..viewer.traces import TraceView
 
     seen, grid = watch_file(library.loaded(model), file)
     seen.model = model.name

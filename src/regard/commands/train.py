@@ -26,8 +26,8 @@ from .app import (
 
 if TYPE_CHECKING:
     from ..decoding.load_model_and_tokenizers import Pretrained
-    from ..training.recipe.switches import Switch
-    from ..training.run.run_folder import Run
+    from ..training.recipe_files import Switch
+    from ..training.run import Run
 
 
 @app.command()
@@ -69,19 +69,19 @@ def train(
         raise typer.BadParameter("--resume continues a run with its own recipe; it takes KEY=VALUE and nothing else")
     if resume is None and recipe is None:
         raise typer.BadParameter("give a recipe, or --resume with a run; `regard recipes` lists what ships")
+    from ..training import recipe_files
     from ..training.distributed import ignore_signals
     from ..training.fitting import fit
-    from ..training.recipe import recipe_loader
-    from ..training.recipe.recipe_errors import RecipeError
-    from ..training.run.run_folder import RECIPE, Run
+    from ..training.recipe_sections import RecipeError
+    from ..training.run import RECIPE, Run
 
     try:
         if resume is not None:
             chosen = Run.open(resume).recipe
             if changes:
-                chosen = recipe_loader.load_recipe(resume / RECIPE, changes)
+                chosen = recipe_files.load_recipe(resume / RECIPE, changes)
         else:
-            chosen = recipe_loader.load_recipe(recipe or "", settings or [])
+            chosen = recipe_files.load_recipe(recipe or "", settings or [])
     except RecipeError as error:  # one line each; main() would make one line of them all
         typer.echo(f"regard: {error}", err=True)
         raise typer.Exit(1) from None
@@ -151,11 +151,11 @@ def evaluate(
       regard evaluate runs/lstm-phrases-1 my.txt
       regard evaluate runs/birds/model-300
     """
-    from ..atomic_write import write_text
-    from ..data.row_readers import header_remark
+    from ..data.rows import header_remark
     from ..decoding import load_model_and_tokenizers
-    from ..training.run import results_file
-    from ..training.score.evaluation import (
+    from ..files import write_text
+    from ..training import results
+    from ..training.evaluation import (
         TaskEvaluation,
         default_columns,
         evaluate_loaded,
@@ -164,7 +164,7 @@ def evaluate(
         parse_columns,
         trained_columns,
     )
-    from ..training.score.score_tables import evaluation_tables, save_length_curves
+    from ..training.results import evaluation_tables, save_length_curves
 
     check_outputs(save_plot)
     if save is not None and (save.is_dir() or not save.absolute().parent.is_dir()):
@@ -226,7 +226,7 @@ def evaluate(
                 how.append(f"update {loaded.update}")
             variant = ", ".join(each for each in how if each != "float32")
             name = f"{data} ({variant})" if variant else data
-            files.append(results_file.save_result(loaded.run, name, evaluation, digest))
+            files.append(results.save_result(loaded.run, name, evaluation, digest))
     except OSError as error:
         write_error = error
     console = output_console()
@@ -269,20 +269,20 @@ def compare(
       regard compare runs/seq2seq-phrasebook-1 runs/bahdanau-phrasebook-1
       regard compare runs/*-multi30k-1 --save-plot lengths.svg
     """
-    from ..training.run import results_file
-    from ..training.score.score_tables import comparison_tables, save_length_curves
-    from ..training.score.translation_evaluation import TranslationEvaluation
+    from ..training import results
+    from ..training.evaluation import TranslationEvaluation
+    from ..training.results import comparison_tables, save_length_curves
 
     check_outputs(save_plot)
 
     def remark(message: str) -> None:
         typer.echo(f"regard: {message}", err=True)
 
-    evaluated = [run for run in runs if (results_file.results_folder(run) / results_file.NAME).is_file()] or runs[:1]
+    evaluated = [run for run in runs if (results.results_folder(run) / results.NAME).is_file()] or runs[:1]
     for run in runs:
         if run not in evaluated:
-            remark(f"{run} has no {results_file.NAME}; make it with: regard evaluate {run}")
-    rows = [row for row in results_file.compare(evaluated, remark) if data in (None, row.data)]
+            remark(f"{run} has no {results.NAME}; make it with: regard evaluate {run}")
+    rows = [row for row in results.compare(evaluated, remark) if data in (None, row.data)]
     if not rows:
         raise ValueError(
             "there are no scores to compare" if data is None else f"none of these runs was evaluated on {data}"
@@ -326,17 +326,17 @@ def recipes(
       regard recipes transformer-multi30k > mine.toml
       regard recipes transformer
     """
-    from ..training.recipe import recipe_loader, recipe_parts
-    from ..training.recipe.recipe_writer import recipe_toml
+    from ..training import recipe_files
+    from ..training.recipe import recipe_toml
 
-    architectures, corpora = recipe_parts.architectures(), recipe_parts.corpora()
+    architectures, corpora = recipe_files.architectures(), recipe_files.corpora()
     if name is not None and name in architectures | corpora:
-        typer.echo(recipe_parts.part_toml(name), nl=False)
+        typer.echo(recipe_files.part_toml(name), nl=False)
         return
     if name is not None:
-        typer.echo(recipe_toml(recipe_loader.load_recipe(name)), nl=False)
+        typer.echo(recipe_toml(recipe_files.load_recipe(name)), nl=False)
         return
-    shipped, tasks = recipe_loader.recipe_summaries(), recipe_loader.recipe_tasks()
+    shipped, tasks = recipe_files.recipe_summaries(), recipe_files.recipe_tasks()
     width = max(map(len, [*shipped, *architectures, *corpora]))
     for task, heading in HEADINGS.items():
         typer.echo(heading)
@@ -390,8 +390,8 @@ def break_it(
       regard break positions --save-plot positions.png
       regard break norm encoder.layers=24
     """
-    from ..training.recipe.recipe_errors import RecipeError
-    from ..training.recipe.switches import SWITCHES
+    from ..training.recipe_files import SWITCHES
+    from ..training.recipe_sections import RecipeError
 
     if part is None:
         for name, switch in SWITCHES.items():
@@ -402,7 +402,7 @@ def break_it(
     check_outputs(save_plot)
     from ..training.fitting import fit
     from ..training.loop import DivergedError
-    from ..training.run.run_folder import Run
+    from ..training.run import Run
 
     switch, runs, diverged = SWITCHES[part], dict[str, Run](), dict[str, str]()
     try:
@@ -421,9 +421,9 @@ def break_it(
 
 def _report(switch: Switch, runs: dict[str, Run], diverged: dict[str, str], save_plot: Path | None) -> None:
     """`diverged` says what was not finite, by the name of the run."""
-    from ..seeing.drawing.matplotlib_figures import save_curves
-    from ..training.run.learning_curve import learning_curve
-    from ..training.tasks.task import recipe_task
+    from ..seeing.figures import save_curves
+    from ..training.run import learning_curve
+    from ..training.tasks import recipe_task
 
     labels = {"whole": "whole", "broken": " ".join(switch.off)}
     own = recipe_task(runs["whole"].recipe).column
@@ -452,12 +452,12 @@ def _report(switch: Switch, runs: dict[str, Run], diverged: dict[str, str], save
 
 def _generation(run: Run) -> tuple[float, str]:
     """The loss token by token on held-out text, and what the model writes after a prompt."""
-    from ..data import EncodedCorpus
-    from ..data.text_windows import AdjacentWindows
+    from ..data.batches import AdjacentWindows
+    from ..data.encoding import EncodedCorpus
     from ..decoding import load_model_and_tokenizers
-    from ..decoding.sampling import Sample
-    from ..decoding.text_generation import generate
-    from ..training.score.step_by_step_loss import step_by_step_nll
+    from ..decoding.beam import Sample
+    from ..decoding.generation import generate
+    from ..training.evaluation import step_by_step_nll
 
     loaded = load_model_and_tokenizers.load(str(run.folder), "cpu")
     windows = AdjacentWindows(EncodedCorpus.load(run.data / "valid"), block=run.recipe.data.longest, rows=WINDOWS)

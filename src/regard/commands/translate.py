@@ -10,7 +10,7 @@ from unicodedata import normalize
 
 import typer
 
-from ..noun_count import count_of
+from ..messages import count_of
 from .app import (
     BEAMS,
     Beams,
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from ..data import Pair
-    from ..decoding import Translation
-    from ..training.score.forced_alignment import ForcedAlignment
+    from ..data.rows import Pair
+    from ..decoding.translation import Translation
+    from ..training.evaluation import ForcedAlignment
 
 
 PairTexts = Annotated[
@@ -135,18 +135,19 @@ def translate(
         check_outputs(save_plot)
     if any(not text.strip() for text in include or []):
         raise ValueError('--include "" is empty: give a word or phrase that the translation contains, or leave it out')
-    from ..data.pair import RowProblem
-    from ..decoding import Sample, load_model_and_tokenizers
-    from ..decoding import rescore as rescore_translations
-    from ..decoding import translate as translate_texts
-    from ..decoding.source_batches import no_text
+    from ..data.rows import RowProblem
+    from ..decoding import load_model_and_tokenizers
+    from ..decoding.beam import Sample
+    from ..decoding.ensemble import rescore as rescore_translations
+    from ..decoding.translation import no_text
+    from ..decoding.translation import translate as translate_texts
 
     if show or save_plot is not None:
         from rich.console import Console
 
-        from ..seeing.alignment.word_level_weights import translation_word_weights
-        from ..seeing.drawing.matplotlib_figures import save_heatmap
-        from ..seeing.drawing.terminal_heatmap import heatmap
+        from ..seeing.alignment import translation_word_weights
+        from ..seeing.figures import save_heatmap
+        from ..seeing.terminal import heatmap
     loaded = load_model_and_tokenizers.load_ensemble(
         model or [load_model_and_tokenizers.DEFAULT], find_device(device), engine, precision=precision
     )
@@ -247,8 +248,9 @@ def score(
       regard score "Where is the library?" "Où est la bibliothèque ?"
       regard score --model runs/bahdanau-phrasebook-1 --file pairs.tsv
     """
-    from ..decoding import load_model_and_tokenizers, target_logprobs
-    from ..training.score.evaluation import pairs_of_file, parse_columns
+    from ..decoding import load_model_and_tokenizers
+    from ..decoding.ensemble import target_logprobs
+    from ..training.evaluation import pairs_of_file, parse_columns
 
     if (file is None) == (not texts) or (texts and len(texts) != 2):
         raise ValueError("regard score takes a SOURCE and its TARGET, each in quotes, or pairs with --file")
@@ -307,18 +309,18 @@ def align(
     if save_plot is not None and len(pairs) != 1:
         raise ValueError(f"--save-plot draws one pair, and {file} holds {len(pairs)}")
     from ..decoding import load_model_and_tokenizers
-    from ..training.score.forced_alignment import error_rate, force_align
+    from ..training.evaluation import error_rate, force_align
 
     loaded = load_model_and_tokenizers.load(model or DEFAULT, find_device(device), wanted=("translate",))
     made = force_align(loaded.model, loaded.tokenizers, pairs, layer)
     if save_plot is not None:
-        from ..seeing.drawing.matplotlib_figures import save_heatmap
+        from ..seeing.figures import save_heatmap
 
         save_heatmap(save_plot, made[0].weights, made[0].target, made[0].source)
     console = output_console()
     for alignment in made:
         if len(pairs) == 1:
-            from ..seeing.drawing.terminal_heatmap import heatmap
+            from ..seeing.terminal import heatmap
 
             console.print(heatmap(alignment.weights, alignment.target, alignment.source))
         console.print(_table(alignment))
@@ -334,13 +336,13 @@ def align(
 def _pairs(
     texts: list[str], links: str | None, possible: str | None, file: Path | None, columns: str | None
 ) -> list[Pair]:
-    from ..data import Pair
+    from ..data.rows import Pair
 
     if file is not None:
         if texts or links is not None or possible is not None:
             raise ValueError("give a pair (and its --links), or a --file of pairs, not both")
-        from ..data.row_readers import header_remark
-        from ..training.score.evaluation import pairs_of_file, parse_columns
+        from ..data.rows import header_remark
+        from ..training.evaluation import pairs_of_file, parse_columns
 
         chosen = parse_columns(columns)
         pairs = pairs_of_file(file, "translate", chosen)

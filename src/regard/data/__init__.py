@@ -5,16 +5,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .batch import BEGIN, END, PAD, UNKNOWN, Batch
-from .label_set import LabelSet
-from .pair import Pair
+from ..special_tokens import BEGIN, END, PAD, UNKNOWN
+from .batches import Batch
 from .pair_reader import PairReader
+from .rows import Pair
 from .tokenizer import Tokenizer
-from .tokenizer_pair import TokenizerPair
+from .tokenizer_pair import LabelSet, TokenizerPair
 
 if TYPE_CHECKING:
     from .batches import Batches
-    from .encoded_corpus import EncodedCorpus
+    from .encoding import EncodedCorpus
 
 __all__ = [
     "BEGIN",

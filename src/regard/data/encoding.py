@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import chain, islice
+import io
+import json
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import chain, islice, pairwise
+from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from .batch import BEGIN, END
-from .label_set import LabelSet, UnknownLabelError
+from ..files import DamagedFileError, read_object, replacing_folder
+from ..messages import count_of
+from ..special_tokens import BEGIN, END, UNKNOWN
+from .tokenizer import SPACE, Tokenizer
+from .tokenizer_pair import LabelSet, UnknownLabelError, inverse_document_frequency
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Sequence
+
+    from jaxtyping import Float32, Int, Int32, Int64, Shaped
+
+    from .rows import Pair
+    from .tokenizer_pair import IdfFormula, TokenizerPair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from jaxtyping import Bool, Int32, Int64
 
-    from .pair import Pair
+    from .rows import Pair
     from .tokenizer_pair import TokenizerPair
 
     FlatIds = tuple[Int32[np.ndarray, "tokens"], Int64[np.ndarray, "texts"]]
@@ -262,3 +279,330 @@ def _has_short_words(text: str) -> bool:
 def _is_regular(text: str, space: str) -> bool:
     """Whether single spaces separate its words; of texts joined with spaces, whether this holds for all of them."""
     return bool(text) and "  " not in text and space not in text and text[0] != " " != text[-1]
+
+
+ARRAYS = {
+    "source": "<i4",  # or what the reader of a source that is no text gives
+    "target": "<i4",
+    "source_starts": "<i8",
+    "source_lengths": "<i4",
+    "target_lengths": "<i4",
+    "rows": "<i8",
+}
+_INDEX = "encoded.json"
+DTYPES = ("<i4", "<i2", "|u1")
+"""The numbers of sources: tokens, samples, pixels. Objects, which numpy would unpickle, are none of them."""
+LARGEST = 1 << 28
+"""The maximum size of the index, in bytes: it names every source that could not be read."""
+
+
+@dataclass(frozen=True)
+class CorpusInfo:
+    """Metadata of the arrays; `shape` and `stride` are those of the source's reader."""
+
+    dtype: str = "<i4"
+    shape: tuple[int, ...] | None = None
+    stride: int = 1
+    dropped: int = 0  # pairs that had more than `longest` tokens on a side, </s> included
+    unreadable: tuple[str, ...] = ()  # sources that could not be read, and why
+    ends: tuple[int, ...] = ()  # the row after the last one of each corpus, where there are several
+
+
+class EncodedCorpus:
+    """All pairs, one after the other: source with </s> at its end, target with <s> before and </s> after.
+
+    A source that is no text is what its reader gives (samples, pixels), without </s>; one that several pairs share is
+    there once. `rows` says which row of the corpus each pair was. An `EncodedCorpus` in a folder is read through
+    memory-mapped files and never held whole in memory.
+    """
+
+    def __init__(self, arrays: dict[str, np.ndarray[Any, Any]], about: CorpusInfo, folder: Path | None = None) -> None:
+        self.source: Shaped[np.ndarray, "source_tokens"] = arrays["source"]
+        self.target: Int32[np.ndarray, "target_tokens"] = arrays["target"]
+        self.source_lengths: Int64[np.ndarray, "pairs"] = arrays["source_lengths"].astype(np.int64)
+        self.target_lengths: Int64[np.ndarray, "pairs"] = arrays["target_lengths"].astype(np.int64)
+        self.rows: Int64[np.ndarray, "pairs"] = arrays["rows"]
+        self.source_starts: Int64[np.ndarray, "pairs"] = arrays["source_starts"]
+        self.target_starts = self.target_lengths.cumsum() - self.target_lengths
+        self.about, self.folder = about, folder
+
+    @property
+    def widths(self) -> Int64[np.ndarray, "pairs"]:
+        """What a pair takes of a batch: what the encoder reads or the decoder predicts, whichever is longer.
+
+        Sources of one shape take the same room in every batch, and the target decides.
+        """
+        written: Int64[np.ndarray, "pairs"] = self.target_lengths - 1  # the target's <s> is never predicted
+        if self.about.shape is None:
+            written = np.maximum(-(-self.source_lengths // self.about.stride), written)
+        return written
+
+    @classmethod
+    def build(
+        cls,
+        pairs: Iterable[Pair],
+        tokenizers: TokenizerPair,
+        *,
+        longest: int | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        on_bad: Literal["error", "skip"] = "error",
+    ) -> EncodedCorpus:
+        """Tokenise a corpus as it streams by, into memory or into a new folder.
+
+        A source that cannot be read is an error, or with on_bad="skip" left out and named in `about`.
+        """
+        chunks = row_chunks(pairs, CHUNK if tokenizers.source.kind in ("text", "none") else 1)
+        return cls.build_chunks(chunks, tokenizers, longest=longest, folder=folder, on_bad=on_bad)
+
+    @classmethod
+    def build_chunks(
+        cls,
+        chunks: Iterable[RowChunk],
+        tokenizers: TokenizerPair,
+        *,
+        longest: int | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        on_bad: Literal["error", "skip"] = "error",
+    ) -> EncodedCorpus:
+        """The same for rows that come several at a time; of pictures and sounds, one at a time."""
+        if folder is None:
+            memory = {name: io.BytesIO() for name in ARRAYS}
+            about = _write(chunks, tokenizers, longest, memory, on_bad)
+            kinds = {**ARRAYS, "source": about.dtype}
+            return cls({name: np.frombuffer(memory[name].getbuffer(), kind) for name, kind in kinds.items()}, about)
+        folder = Path(folder)
+        if folder.exists():
+            raise ValueError(f"{folder} exists; load it, or remove it to encode the corpus again")
+        with replacing_folder(folder) as unfinished:
+            with ExitStack() as opened:
+                files = {name: opened.enter_context((unfinished / f"{name}.bin").open("wb")) for name in ARRAYS}
+                about = _write(chunks, tokenizers, longest, files, on_bad)
+            write_index(unfinished, about)
+        return cls.load(folder)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> EncodedCorpus:
+        """The corpus that `build` wrote into a folder."""
+        folder = Path(folder)
+        if not (folder / _INDEX).is_file():
+            raise ValueError(f"{folder} holds no encoded corpus ({_INDEX} is missing)")
+        index = read_object(folder / _INDEX, again := f"remove {folder} and encode the corpus again", LARGEST)
+        if "about" not in index:
+            raise ValueError(f"{folder} was encoded by another version of regard; remove it and encode again")
+        try:
+            lists = {name: tuple(value) for name, value in index["about"].items() if isinstance(value, list)}
+            about = CorpusInfo(**{**index["about"], **lists})
+            sizes = {name: int(index["sizes"][name]) for name in ARRAYS}
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise DamagedFileError(f"{folder / _INDEX} is damaged: {type(error).__name__}: {error}; {again}") from None
+        if about.dtype not in DTYPES:
+            raise DamagedFileError(f"{folder / _INDEX} is damaged: its numbers are {about.dtype!r:.40}; {again}")
+        arrays = {}
+        for name, kind in {**ARRAYS, "source": about.dtype}.items():
+            file, size = folder / f"{name}.bin", sizes[name]
+            if not file.exists() or file.stat().st_size != size or size % np.dtype(kind).itemsize:
+                raise ValueError(f"{file} should have {size:,} bytes; {again}")
+            # numpy maps no empty file
+            arrays[name] = np.memmap(file, kind, mode="r") if size else np.empty(0, kind)
+        return cls(arrays, about, folder)
+
+    def repeats(self, weights: Sequence[int]) -> Int64[np.ndarray, "pairs"]:
+        """The weight of the corpus that each pair belongs to."""
+        if len(weights) != len(self.about.ends):
+            raise ValueError(
+                f"{count_of(len(weights), 'weight')} for {count_of(len(self.about.ends), 'corpus', 'corpora')}"
+            )
+        repeats: Int64[np.ndarray, "pairs"] = np.asarray(weights, np.int64)[
+            np.searchsorted(self.about.ends, self.rows, side="right")
+        ]
+        return repeats
+
+    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """What `build` writes, by name."""
+        kinds = {**ARRAYS, "source": self.about.dtype}
+        return {name: getattr(self, name).astype(kind, copy=False) for name, kind in kinds.items()}
+
+    def idf(self, vocabulary: int, formula: IdfFormula = "smoothed") -> Float32[np.ndarray, "vocabulary"]:
+        """Inverse document frequency of each source token."""
+        text = np.repeat(np.arange(len(self)), self.source_lengths)
+        once = np.unique(text * vocabulary + self.source)  # each token of each text
+        texts_with_token = np.bincount(once % vocabulary, minlength=vocabulary)
+        return inverse_document_frequency(texts_with_token, len(self), formula).astype(np.float32)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A worker process opens the same files instead of receiving their content.
+        if self.folder is not None:
+            return EncodedCorpus.load, (self.folder,)
+        return EncodedCorpus, ({name: getattr(self, name) for name in ARRAYS}, self.about)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> tuple[Shaped[np.ndarray, "source"], Int[np.ndarray, "target"]]:
+        """The numbers of pair i, specials included."""
+        i = range(len(self))[i]
+        source, target = self.source_starts[i], self.target_starts[i]
+        return (
+            self.source[source : source + self.source_lengths[i]],
+            self.target[target : target + self.target_lengths[i]],
+        )
+
+
+def write_index(folder: Path, about: CorpusInfo) -> None:
+    """The index of a folder that has all arrays."""
+    sizes = {name: (folder / f"{name}.bin").stat().st_size for name in ARRAYS}
+    (folder / _INDEX).write_text(json.dumps({"about": asdict(about), "sizes": sizes}), encoding="utf-8")
+
+
+def _write(
+    chunks: Iterable[RowChunk],
+    tokenizers: TokenizerPair,
+    longest: int | None,
+    files: dict[str, Any],
+    on_bad: Literal["error", "skip"],
+) -> CorpusInfo:
+    """Append all rows to the files."""
+    reader = tokenizers.source
+    several = reader.kind in ("text", "none")  # pictures and sounds are read one by one
+    encode = encode_chunk if several else MediaEncoder(reader).encode_chunk
+    dropped = written = 0
+    bad: list[str] = []
+    for chunk in chunks:
+        known = known_targets(chunk, tokenizers.target, bad, on_bad)
+        try:
+            arrays = encode(known, tokenizers, longest)
+        except ValueError as error:
+            if on_bad == "error" or several:
+                raise
+            bad.append(str(error))
+            continue
+        dropped += len(known.sources) - len(arrays["rows"])
+        if several:
+            arrays["source_starts"] += written
+            written += len(arrays["source"])
+        for name, kind in {**ARRAYS, "source": reader.dtype}.items():
+            files[name].write(arrays[name].astype(kind, copy=False).tobytes())
+    return CorpusInfo(reader.dtype, reader.shape, reader.stride, dropped, tuple(bad))
+
+
+ROOM = 1.5  # how much longer a text may become; if it becomes longer, it stays as it was
+
+
+class BpeDropout:
+    """Cuts the words of encoded pairs into other pieces.
+
+    At every step of the algorithm each merge that could be applied is left out with probability `rate`; the first of
+    those that remain in the order of the vocabulary is applied, and a word is done when none remains. The numbers that
+    a pair comes with decide its pieces, and nothing else: a resumed run, another process or another number of processes
+    cuts it alike.
+
+    `longest` is the maximum number of tokens of a side.
+    """
+
+    def __init__(self, tokenizers: TokenizerPair, rate: float, longest: int) -> None:
+        if not 0 < rate < 1:
+            raise ValueError(f"BPE-dropout leaves out a share of the merges between 0 and 1, got {rate}")
+        self.longest = longest
+        self._source = _Merges(tokenizers.source, rate) if isinstance(tokenizers.source, Tokenizer) else None
+        self._target = _Merges(tokenizers.target, rate) if isinstance(tokenizers.target, Tokenizer) else None
+
+    def room(self, widths: Int64[np.ndarray, "pairs"]) -> Int64[np.ndarray, "pairs"]:
+        """How many tokens pairs of these widths may take."""
+        room: Int64[np.ndarray, "pairs"] = np.maximum(
+            widths, np.minimum((widths * ROOM).astype(np.int64), self.longest)
+        )
+        return room
+
+    def segmented(
+        self, encoded: EncodedCorpus, pairs: Sequence[int] | Int64[np.ndarray, "batch"], seeds: Sequence[Sequence[int]]
+    ) -> EncodedCorpus:
+        """A corpus of these pairs alone, cut anew; `seeds` has the numbers that decide how, for each."""
+        room = self.room(encoded.widths[pairs])
+        sources, targets = [], []
+        for pair, most, seed in zip(pairs, room.tolist(), seeds, strict=True):
+            source, target = encoded[int(pair)]
+            random = Random(" ".join(map(str, seed)))
+            if self._source is not None:
+                ids = self._source.cut_again(source[:-1].tolist(), most - 1, random)
+                source = np.array([*ids, END], np.int32)
+            if self._target is not None:
+                ids = self._target.cut_again(target[1:-1].tolist(), most - 1, random)
+                target = np.array([BEGIN, *ids, END], np.int32)
+            sources.append(source)
+            targets.append(target)
+        lengths = np.array([len(source) for source in sources], np.int64)
+        arrays = {
+            "source": np.concatenate([*sources, np.empty(0, encoded.source.dtype)]),
+            "target": np.concatenate([*targets, np.empty(0, np.int32)]),
+            "source_starts": lengths.cumsum() - lengths,
+            "source_lengths": lengths,
+            "target_lengths": np.array([len(target) for target in targets], np.int64),
+            "rows": encoded.rows[pairs],
+        }
+        return EncodedCorpus(arrays, encoded.about)
+
+
+class _Merges:
+    """The merges of one vocabulary."""
+
+    def __init__(self, tokenizer: Tokenizer, rate: float) -> None:
+        model: dict[str, Any] = json.loads(tokenizer.to_json())["model"]
+        if model["type"] != "BPE" or tokenizer.plugin or not tokenizer.encodes_words_alone:
+            raise ValueError(f'tokenizer.dropout leaves out merges of "bpe"; the vocabulary is of type {model["type"]}')
+        self.tokenizer, self.rate = tokenizer, rate
+        self.pieces = {number: piece for piece, number in model["vocab"].items()}
+        self.ids: dict[str, int] = model["vocab"]
+        ids = self.ids
+        self.merges = {
+            (ids[left], ids[right]): (rank, ids[left + right]) for rank, (left, right) in enumerate(model["merges"])
+        }
+        self._parts: dict[str, list[list[int]] | None] = {}  # of words that were cut before
+        self._characters = 0  # of these words
+
+    def _split(self, word: str) -> list[list[int]] | None:
+        """The parts of a word that pieces do not cross, as characters; None where one has no id of its own."""
+        if word not in self._parts:
+            if self._characters > MOST_CHARACTERS:
+                self._parts.clear()
+                self._characters = 0
+            self._characters += len(word)
+            known = set(word) <= self.ids.keys()
+            parts = self.tokenizer.split_word(word) if known else []
+            self._parts[word] = [[self.ids[character] for character in part] for part in parts] if known else None
+        return self._parts[word]
+
+    def cut_again(self, ids: list[int], most: int, random: Random) -> list[int]:
+        """Other pieces for the same text; the same where they would be more than `most`. Tags and <unk> stay."""
+        cut: list[int] = []
+        word: list[int] = []
+        for number in [*ids, UNKNOWN]:
+            piece = self.pieces.get(number, "") if number != UNKNOWN else ""
+            if word and (not piece or piece.startswith(SPACE)):
+                cut += self._cut_word(word, random)
+                word = []
+            if piece:
+                word.append(number)
+            else:
+                cut.append(number)
+        del cut[-1]
+        return cut if len(cut) <= most else ids
+
+    def _cut_word(self, ids: list[int], random: Random) -> list[int]:
+        word = "".join(self.pieces[number] for number in ids)
+        # Without a space before it, it is the rest of a word with an <unk>.
+        parts = self._split(word) if word.startswith(SPACE) else None
+        return ids if parts is None else [number for part in parts for number in self._merged(list(part), random)]
+
+    def _merged(self, symbols: list[int], random: Random) -> list[int]:
+        merges, rate, draw = self.merges, self.rate, random.random
+        while len(symbols) > 1:
+            best, place, merged = len(merges), -1, 0
+            for i, pair in enumerate(pairwise(symbols)):
+                merge = merges.get(pair)
+                # A merge that would not be applied anyway need not be drawn.
+                if merge is not None and merge[0] < best and draw() >= rate:
+                    best, place, merged = merge[0], i, merge[1]
+            if place < 0:
+                break
+            symbols[place : place + 2] = [merged]
+        return symbols

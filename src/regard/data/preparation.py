@@ -27,11 +27,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ..atomic_write import replacing_folder
-from ..checksums import CHECKSUMS, check_files, sha256, write_checksums
-from ..json_file import DamagedFileError, read_object
-from .corpus_blocks import Block, Split, held_out_rows
-from .encoded_corpus import ARRAYS, CorpusInfo, EncodedCorpus, write_index
+from ..files import CHECKSUMS, DamagedFileError, check_files, read_object, replacing_folder, sha256, write_checksums
+from .blocks import Block, Split, held_out_rows
+from .encoding import ARRAYS, CorpusInfo, EncodedCorpus, write_index
 from .pair_reader import all_bad_error
 from .tokenizer_pair import FILES, PLUGINS, TokenizerPair
 

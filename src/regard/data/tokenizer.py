@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from ..atomic_write import write_text
+from ..files import write_text
 from ..special_tokens import END, SPECIALS, UNKNOWN
 
 if TYPE_CHECKING:

@@ -1,26 +1,93 @@
-"""The two sides of a system: what reads its source, and the vocabulary it writes in."""
+"""Labels: the target side of a classifier's pairs."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ..atomic_write import write_text
-from ..json_file import read_object
+import numpy as np
+
+from ..files import read_json, read_object, write_text
 from ..plugins import load_plugin
-from . import source_reader
-from .label_set import LabelSet
-from .source_reader import READER
+from ..special_tokens import UNKNOWN
+from . import pair_reader
+from .pair_reader import READER
 from .tokenizer import Kind, Tokenizer
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from .pair import Pair
+    from jaxtyping import Float64, Int
+
+    from .rows import Pair
+
+FIRST = UNKNOWN + 1  # the id of the first label: those before are special in every vocabulary of ours
+MOST = 10_000
+
+
+def quoted(name: str) -> str:
+    """A label for a message, cut to 40 characters: it may be a whole text by error."""
+    return repr(name if len(name) <= 40 else f"{name[:40]}…")
+
+
+class UnknownLabelError(ValueError):
+    """A label that the training data does not have."""
+
+
+class LabelSet:
+    """A closed set of names, each one token whatever it is made of: label n has the id FIRST + n."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        if not 2 <= len(names) <= MOST:
+            raise ValueError(f"a classifier needs 2 to {MOST:,} labels, got {len(names):,}: {', '.join(names[:5])}")
+        if len(set(names)) < len(names):
+            raise ValueError("every label is named once")
+        self.names = list(names)
+        self._ids = {name: FIRST + n for n, name in enumerate(names)}
+
+    @classmethod
+    def train(cls, texts: Iterable[str]) -> LabelSet:
+        """All labels that occur, sorted; numbers as numbers."""
+        return cls(cls.sorted_names(set(texts)))
+
+    @staticmethod
+    def sorted_names(names: set[str]) -> list[str]:
+        numbers = all(re.fullmatch(r"-?[0-9]{1,15}", name) for name in names)
+        # 1 and 01 are two labels and one number: between them their spelling decides, and not the order of a set.
+        return sorted(names, key=lambda name: (int(name) if numbers else 0, name))
+
+    def __len__(self) -> int:
+        return FIRST + len(self.names)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        for text in texts:
+            if text not in self._ids:
+                known = ", ".join(self.names[:10]) + (" …" if len(self.names) > 10 else "")
+                raise UnknownLabelError(f"no label is called {quoted(text)}; the training data has {known}")
+        return [[self._ids[text]] for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return " ".join(self.names[i - FIRST] for i in ids if i >= FIRST)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        write_text(path, json.dumps(self.names, ensure_ascii=False, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> LabelSet:
+        names = read_json(Path(path))
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"{path} holds no labels: it should be a JSON list of names")
+        try:
+            return cls(names)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
 
 SHARED, SOURCE, TARGET = "tokenizer.json", "tokenizer.source.json", "tokenizer.target.json"
 LABELS = "labels.json"
@@ -91,7 +158,7 @@ class TokenizerPair:
         parts = {SHARED: self.source} if self.joint else {source: self.source, target: self.target}
         for name, part in parts.items():
             if name == READER:
-                source_reader.save(part, folder)
+                pair_reader.save(part, folder)
             else:
                 part.save(folder / name)
         plugins = {name: part.plugin for name, part in parts.items() if isinstance(part, Tokenizer) and part.plugin}
@@ -116,7 +183,7 @@ class TokenizerPair:
         if not files & {SOURCE, READER} or not files & {TARGET, LABELS}:
             raise ValueError(f"{folder} holds neither {SHARED} nor {SOURCE} and {TARGET}")
         return cls(
-            tokenizer(SOURCE) if SOURCE in files else source_reader.load(folder),
+            tokenizer(SOURCE) if SOURCE in files else pair_reader.load(folder),
             tokenizer(TARGET) if TARGET in files else LabelSet.load(folder / LABELS),
         )
 
@@ -124,3 +191,26 @@ class TokenizerPair:
 def _tokenizer_class(name: str, key: str = "tokenizer.kind") -> type[Tokenizer]:
     """Our own for one of its kinds and for no name; else a plug-in."""
     return Tokenizer if name in ("", *get_args(Kind)) else load_plugin(name, "tokenizer", Tokenizer, key)
+
+
+IdfFormula = Literal["smoothed", "plain"]
+
+_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+
+
+def inverse_document_frequency(
+    texts_with_token: Int[np.ndarray, "tokens"], texts: int, formula: IdfFormula
+) -> Float64[np.ndarray, "tokens"]:
+    """`texts_with_token` is n_j, the number of texts with token j, and `texts` is N.
+
+    plain: log(N / n_j), which is 0 for a token of every text; one of no text counts as one of a single text.
+    smoothed: log((1 + N) / (1 + n_j)) + 1, as in scikit-learn, which is never 0 and defined for n_j = 0.
+    """
+    if formula == "plain":
+        return np.asarray(np.log(max(texts, 1) / np.maximum(texts_with_token, 1)))
+    return np.asarray(np.log((1 + texts) / (1 + texts_with_token)) + 1)
+
+
+def document_counts(texts: Iterable[str]) -> Counter[str]:
+    """The number of texts with each word, in lower case; a word is letters and digits, with apostrophes inside."""
+    return Counter(word for text in texts for word in set(_WORD.findall(text.lower())))

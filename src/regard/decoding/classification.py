@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from .source_batches import batches, stacked, windows
+from .translation import batches, stacked, windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
     from torch import Tensor
 
-    from ..data import TokenizerPair
+    from ..data.tokenizer_pair import TokenizerPair
     from ..models.classifier import Classifier
 
 ON_CPU, ON_GPU = 4096, 65536  # tokens of a batch; of sound, hundredths of a second

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..data.batch import BEGIN, END
+from ..special_tokens import BEGIN, END
 from .beam import NEVER, Hypothesis, topk
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from ..models.annotations import Annotations
-    from ..models.decoders.decoder import Decoder
+    from ..models.base import Annotations
+    from ..models.decoder import Decoder
     from .beam import Ranking
 
 Progress = tuple[int, ...]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
-from ..data.batch import BEGIN, PAD
-from ..layers import SinusoidalPositions
-from ..models.encoders.sequences import TransformerConfig
+from ..layers.positions import SinusoidalPositions
+from ..models.encoders import TransformerConfig
+from ..special_tokens import BEGIN, PAD
 from .beam import Hypothesis, limits
-from .export_folder import export_files, require_free
+from .exports import export_files, require_free
 
 if TYPE_CHECKING:
     import os
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from ..data import TokenizerPair
-    from ..layers.multihead_attention import MultiHead
-    from ..layers.transformer_layers import DecoderLayer, EncoderLayer
-    from ..models import EncoderDecoder
-    from ..models.config_base import TaskName
+    from ..data.tokenizer_pair import TokenizerPair
+    from ..layers.transformer import DecoderLayer, EncoderLayer, MultiHead
+    from ..models.base import TaskName
+    from ..models.encoder_decoder import EncoderDecoder
     from .beam import SearchSettings
 
 POSITIONS = 4096  # rows of the exported table of positions: the most tokens of a source or target

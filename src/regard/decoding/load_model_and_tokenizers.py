@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ..json_file import read_object
-from .export_folder import exported_weights, is_outdated
+from ..files import read_object
+from .exports import exported_weights, is_outdated
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from ..data import TokenizerPair
-    from ..models.pretrained_model import PretrainedModel
+    from ..data.tokenizer_pair import TokenizerPair
+    from ..models.pretrained import PretrainedModel
     from .beam import SearchSettings
 
 PrecisionName = Literal["float32", "bfloat16"]
@@ -46,8 +46,7 @@ class Pretrained:
     @property
     def weights_sha256(self) -> str | None:
         """What tells the weights from those of other models of the run; None of a snapshot, or where it is unknown."""
-        from ..models.pretrained_model import WEIGHTS
-        from ..models.weights_header import weights_sha256
+        from ..models.pretrained import WEIGHTS, weights_sha256
 
         file = self.folder / WEIGHTS
         return weights_sha256(file) if file.is_file() else exported_weights(self.folder)
@@ -145,7 +144,7 @@ class Place:
 
 
 def _load_torch(name: str | Path) -> tuple[PretrainedModel, Place]:
-    from ..models import load as load_model
+    from ..models.pretrained import load as load_model
 
     snapshot = best_snapshot(Path(name))
     if snapshot is None:
@@ -164,7 +163,7 @@ def best_snapshot(run: Path) -> Path | None:
 
     They can be loaded with config.json beside them, and the tokenizers of the run's data.
     """
-    from ..models.weight_snapshots import best_or_newest
+    from ..models.pretrained import best_or_newest
 
     folder = run / "checkpoints"
     if (run / "model" / "config.json").is_file() or not (folder / "config.json").is_file() or not (run / DATA).is_dir():
@@ -174,7 +173,7 @@ def best_snapshot(run: Path) -> Path | None:
 
 def _say_update(name: str | Path, snapshot: Path) -> int:
     """The update of the weights of a run that is not finished, which standard error is told of."""
-    from ..models.weight_snapshots import snapshot_update
+    from ..models.pretrained import snapshot_update
 
     update, kind = snapshot_update(snapshot), "best" if snapshot.name.startswith("best") else "newest"
     print(
@@ -227,7 +226,7 @@ def enclosing_run(model: Path) -> Path | None:
 
 def _exported(name: Path) -> Place:
     """A folder that `regard export` wrote, or the default one for this model, if it is of the model's weights."""
-    from ..models.pretrained_model import read
+    from ..models.pretrained import read
 
     if (name / "model.bin").is_file():
         return Place(name, None)

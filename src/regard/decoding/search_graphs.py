@@ -18,9 +18,9 @@ import torch
 from torch.nn import functional as F
 from torch.nn.modules import module as torch_modules
 
-from ..attention.listeners import listeners
-from ..models.annotations import Annotations
-from ..models.decoders.decoder import Decoder
+from ..attention.request import listeners
+from ..models.base import Annotations
+from ..models.decoder import Decoder
 from .beam import STEPS, Beam, BeamLoop, History
 
 if TYPE_CHECKING:

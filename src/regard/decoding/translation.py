@@ -1,18 +1,19 @@
-"""Translation: sentences, pictures or sounds to text, in batches and in order, as a stream."""
+"""Batches of sources for decoding: texts, or files of pictures and sounds, as arrays of similar length."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 
-from ..data.batch import END, UNKNOWN
-from ..models import EncoderDecoder
+from ..models.encoder_decoder import EncoderDecoder
+from ..special_tokens import END, PAD, UNKNOWN
 from .beam import Hypothesis, search
 from .ensemble import Ensemble
-from .source_batches import batches, stacked, windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,9 +22,105 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from ..data import TokenizerPair
+    from ..data.tokenizer_pair import TokenizerPair
     from .beam import SearchSettings
-    from .source_batches import Source
+    from .classification import Classification
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from torch import Tensor
+
+    Source = list[int] | np.ndarray[Any, Any]
+    """Ids that end in </s>; or samples of a sound, or a picture's pixels."""
+
+LONGEST = 2048  # tokens of a sentence; longer ones are refused
+PICTURE = 64  # tokens that a picture counts for
+
+
+def stacked(sources: list[Source]) -> tuple[Tensor, Tensor]:
+    """Sources as one tensor, padded with <pad> or silence, and their lengths; pictures have one shape already."""
+    if isinstance(sources[0], np.ndarray) and sources[0].ndim > 1:
+        return torch.from_numpy(np.stack(sources)), torch.full((len(sources),), sources[0].size)
+    lengths = torch.tensor([len(source) for source in sources])
+    flat = torch.from_numpy(np.concatenate([np.asarray(source) for source in sources]))
+    padded = torch.full((len(sources), int(lengths.max())), PAD, dtype=flat.dtype)
+    padded[torch.arange(padded.shape[1]) < lengths[:, None]] = flat
+    return padded, lengths
+
+
+def read(reader: Any, texts: list[str]) -> tuple[list[Source | None], dict[int, str]]:
+    """Each source as numbers, None for one that is empty or cannot be read; and why it cannot."""
+    sources: list[Source | None] = [None] * len(texts)
+    if reader.kind != "text":
+        reasons = {}
+        for i, name in enumerate(texts):
+            try:
+                sources[i] = reader.encode_batch([name])[0]
+            except ValueError as error:
+                reasons[i] = str(error)
+        return sources, reasons
+    reasons = {i: why for i, text in enumerate(texts) if (why := no_text(text))}
+    readable = ["" if i in reasons else text for i, text in enumerate(texts)]
+    for i, ids in enumerate(reader.encode_batch(readable)):
+        if len(ids) >= LONGEST:
+            reasons[i] = f"has {len(ids) + 1:,} tokens; at most {LONGEST:,} fit: split it"
+        elif readable[i].strip() and ids:
+            sources[i] = [*ids, END]
+    return sources, reasons
+
+
+def windows(
+    reader: Any,
+    texts: Iterable[str],
+    window: int,
+    refused: Callable[[int, str], None] | None,
+    *,
+    noun: str,
+    empty: str = "",
+) -> Iterator[tuple[list[str], list[Source | None]]]:
+    """The sources, `window` of them at a time, as they are and as numbers.
+
+    One that cannot be read is an error, or is passed to `refused` by its number (from 1) with the reason. So is an
+    empty one, where `empty` is a reason.
+    """
+    texts, before = iter(texts), 0
+    while names := list(islice(texts, window)):
+        sources, reasons = read(reader, names)
+        if empty:
+            reasons = {**{i: empty for i, source in enumerate(sources) if source is None}, **reasons}
+        for i, why in sorted(reasons.items()):
+            if refused is None:
+                raise ValueError(why if reader.kind != "text" else f"{noun} {before + i + 1} {why}")
+            refused(before + i + 1, why)
+        before += len(names)
+        yield names, sources
+
+
+def no_text(text: str) -> str | None:
+    """Why this is not text: on a command line, bytes that are not UTF-8 become lone surrogates."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return f"is not UTF-8: character {error.start + 1} is {text[error.start]!r}"
+    return None
+
+
+def batches(sources: list[Source | None], tokens: int, reader: Any) -> list[list[int]]:
+    """Batches of like length, of at most so many padded tokens (or one sentence); the first in order come first."""
+    widths = {
+        i: PICTURE if reader.shape else -(-len(source) // reader.stride)
+        for i, source in enumerate(sources)
+        if source is not None
+    }
+    batches: list[list[int]] = []
+    for i in sorted(widths, key=widths.__getitem__):  # the longest of a batch is its last
+        if batches and widths[i] * (len(batches[-1]) + 1) <= tokens:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return sorted(batches, key=min)
+
 
 ON_CPU, ON_GPU = 2048, 16384  # source tokens of a batch
 
@@ -219,3 +316,59 @@ def _target_ids(tokenizers: TokenizerPair, source: str, texts: Sequence[str]) ->
 def _empty_hypotheses() -> list[Hypothesis]:
     """The hypotheses of an empty line."""
     return [Hypothesis([], 0.0, 0.0)]
+
+
+@dataclass(frozen=True)
+class TextWords:
+    """The words of a text; `word_of_token` has the word of each token, `unknown` the indices of unknown words."""
+
+    words: list[str]
+    word_of_token: list[int]
+    unknown: list[int]
+    tokenizer: Any
+
+    @classmethod
+    def of(cls, result: Classification, tokenizer: Any) -> TextWords:
+        ids = result.numbers[:-1].tolist()
+        word_of_token = tokenizer.words(ids)
+        words = result.source.split()
+        if len(words) != max(word_of_token) + 1:  # the tokenizer does not split words at spaces
+            words = [""] * (max(word_of_token) + 1)
+            for word, piece in zip(word_of_token, tokenizer.pieces(ids), strict=True):
+                words[word] += piece.replace("▁", "")
+        ids_of_word: list[list[int]] = [[] for _ in words]
+        for i, word in zip(ids, word_of_token, strict=True):
+            ids_of_word[word].append(i)
+        unknown = [
+            n
+            for n, word_ids in enumerate(ids_of_word)
+            # A word of which only the punctuation is unknown is known.
+            if UNKNOWN in word_ids
+            and (set(word_ids) == {UNKNOWN} or UNKNOWN in tokenizer.encode(_strip_punctuation(words[n])))
+        ]
+        return cls(words, word_of_token, unknown, tokenizer)
+
+    @property
+    def all_unknown(self) -> bool:
+        return len(self.unknown) == len(self.words)
+
+    def marked(self) -> list[str]:
+        """The words, unknown ones in ⟨⟩."""
+        return [f"⟨{word}⟩" if n in self.unknown else word for n, word in enumerate(self.words)]
+
+    def warning(self) -> str:
+        """A warning about the unknown words; "" if there are none."""
+        if not self.unknown:
+            return ""
+        if self.all_unknown:
+            return "the model knows no word of this, so its answer says nothing about it"
+        message = "the model does not know what stands in ⟨⟩, or a part of it"
+        for n in self.unknown:
+            bare = _strip_punctuation(self.words[n])
+            if bare not in ("", self.words[n]) and UNKNOWN not in self.tokenizer.encode(bare):
+                return f"{message}; it knows {bare!r}, so put a space between it and the punctuation"
+        return message
+
+
+def _strip_punctuation(word: str) -> str:
+    return re.sub(r"^\W+|\W+$", "", word)

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..attention import Dot, Hard, Normalizer, dense, padding
-from ..attention.energies.energy_forms import EnergyForm, TanhForm
-from ..attention.listeners import listeners, notify_step
-from ..attention.torch_transforms import plain
+from ..attention.blocks import plain
+from ..attention.energies import Dot, EnergyForm, TanhForm
+from ..attention.masks import dense, padding
+from ..attention.normalizers import Hard, Normalizer
+from ..attention.request import listeners, notify_step
 from .kernels.loop import DeferredLinear, LoopAdditive
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-    from ..attention.energies.learned_energies import LearnedEnergy
+    from ..attention.energies import LearnedEnergy
 
 
 class EncoderMemory:

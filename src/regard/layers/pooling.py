@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
-from ..attention import Additive, Dot, Proportional, Softmax, attend, padding
+from ..attention import attend
+from ..attention.energies import Additive, Dot
+from ..attention.masks import padding
+from ..attention.normalizers import Proportional, Softmax
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
     from ..attention.attend import AnyEnergy
-    from ..attention.normalizers.normalizer import Normalizer
+    from ..attention.normalizers import Normalizer
 
     Pooled = tuple[Float[Tensor, "batch width"], Float[Tensor, "batch places"] | None]
 

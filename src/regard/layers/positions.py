@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from ..attention.positions.position import Position
-from ..attention.positions.rotary import BASE, angles, geometric_rates, mean_cosine, rotate
+from ..attention.modifiers import BASE, Position, angles, geometric_rates, mean_cosine, rotate
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import torch
 from torch import nn
 
-from ..layers import Dropout
+from ..layers.kernels.packed import Dropout
 from ..layers.pooling import (
     AttentionPooling,
     LastPooling,
@@ -19,18 +19,17 @@ from ..layers.pooling import (
     StaticPooling,
 )
 from ..special_tokens import SPECIALS
-from .config_base import Config, ExportEngine, ModuleConfig, TaskName, part_config, plugin_config
-from .cross_entropy import Loss
-from .encoders.encoder import EncoderConfig
-from .encoders.sequences import BagEncoder, BagEncoderConfig, RecurrentEncoderConfig
-from .pretrained_model import PretrainedModel
-from .registry import ENCODERS
+from .base import Config, ExportEngine, ModuleConfig, TaskName, part_config, plugin_config
+from .decoder import Loss
+from .encoder_decoder import ENCODERS
+from .encoders import BagEncoder, BagEncoderConfig, EncoderConfig, RecurrentEncoderConfig
+from .pretrained import PretrainedModel
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from .cross_entropy import SourceTargetBatch
+    from .decoder import SourceTargetBatch
 
 
 @dataclass(frozen=True)

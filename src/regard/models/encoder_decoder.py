@@ -1,4 +1,4 @@
-"""The encoder-decoder: translators, captioners, spellers and language models, with their loss."""
+"""The table of encoders and decoders: each configuration class, by the `kind` that config.json and recipes name."""
 
 from __future__ import annotations
 
@@ -7,23 +7,50 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
 
-from .config_base import SOURCES, Config, ExportEngine, TaskName, part_config
-from .decoders.decoder import DecoderConfig
-from .decoders.pointer import PointerDecoder, known_ids
-from .decoders.transformer import TransformerDecoderConfig
-from .encoders.encoder import EncoderConfig
-from .encoders.sequences import TransformerEncoderConfig
-from .pretrained_model import PretrainedModel
-from .registry import DECODERS, ENCODERS
+from .base import SOURCES, Config, ExportEngine, TaskName, part_config
+from .decoder import DecoderConfig
+from .encoders import (
+    BagEncoderConfig,
+    ConvolutionEncoderConfig,
+    EncoderConfig,
+    LSTMNEncoderConfig,
+    NoEncoderConfig,
+    RecurrentEncoderConfig,
+    TransformerEncoderConfig,
+)
+from .lstmn_decoder import LSTMNDecoderConfig
+from .picture_encoders import EfficientNetEncoderConfig, GridEncoderConfig
+from .pointer_decoder import PointerDecoder, known_ids
+from .pretrained import PretrainedModel
+from .recurrent_decoder import RecurrentDecoderConfig
+from .show_attend_tell_decoder import ShowAttendTellDecoderConfig
+from .transformer_decoder import TransformerDecoderConfig
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor, nn
 
-    from .annotations import Annotations
-    from .cross_entropy import Loss, SourceTargetBatch
-    from .decoders.decoder import Decoder, DecoderOutput
-    from .encoders.encoder import Encoder
+    from .base import Annotations
+    from .decoder import Decoder, DecoderOutput, Loss, SourceTargetBatch
+    from .encoders import Encoder
+
+ENCODERS: dict[str, type[EncoderConfig]] = {
+    each.kind: each
+    for each in (
+        NoEncoderConfig,
+        RecurrentEncoderConfig,
+        TransformerEncoderConfig,
+        LSTMNEncoderConfig,
+        BagEncoderConfig,
+        ConvolutionEncoderConfig,
+        GridEncoderConfig,
+        EfficientNetEncoderConfig,
+    )
+}
+DECODERS: dict[str, type[DecoderConfig]] = {
+    each.kind: each
+    for each in (RecurrentDecoderConfig, TransformerDecoderConfig, LSTMNDecoderConfig, ShowAttendTellDecoderConfig)
+}
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from ..special_tokens import BEGIN
-from .decoders.decoder import Decoder, DecoderOutput, State, beam_rows
+from .decoder import Decoder, DecoderOutput, State, beam_rows
 from .encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from .encoders.encoder import Encoder
+from .encoders import Encoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jaxtyping import Float, Int
 
-    from .annotations import Annotations
-    from .config_base import ExportEngine
+    from .base import Annotations, ExportEngine
 
 
 @dataclass(frozen=True)

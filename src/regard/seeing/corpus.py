@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..atomic_write import make_folder, replacing_file, write_text
+from ..files import make_folder, replacing_file, write_text
 from ..process_group_exit import leave_groups_at_exit
-from .effects.effect_table import Effects
-from .effects.row_replacement import Site
+from .effects import Effects
+from .interventions import Site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

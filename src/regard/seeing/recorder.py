@@ -16,21 +16,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..attention.tensor_versions import version_of
-from .capture.attention_call import Call
-from .capture.call_inputs_and_output import placed, some_rows, tensors_of, with_some_rows
-from .capture.computed_weights import IN_ITS_OWN_CODE
-from .capture.module_depth import ModuleDepths
-from .capture.tensor_storage import TensorStorage, format_bytes
+from ..attention.blocks import version_of
+from .call import Call
+from .generation import IN_ITS_OWN_CODE, placed, some_rows, tensors_of, with_some_rows
+from .modules import ModuleDepths
+from .storage import TensorStorage, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jaxtyping import Float, Int
 
-    from ..attention import Mask
-    from .capture.call_inputs_and_output import Record
-    from .capture.output_gradients import GraphOutput
+    from ..attention.masks import Mask
+    from .call import GraphOutput
+    from .generation import Record
 
 MATRICES = 8 << 30
 """Bytes of whole weight matrices that a watch without a limit of its own holds: of models that compute their weights in
@@ -308,7 +307,7 @@ class CallRecorder:
 
     def settle(self) -> CallRecorder:
         """Make the calls of what was collected."""
-        from .capture.call_routing import suspend_reports
+        from .routing import suspend_reports
 
         with self._lock:
             self.storage.wait_for_copies()

@@ -19,11 +19,11 @@ import torch
 from torch.nn import functional as F
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..attention.tensor_versions import ChangedInPlaceError, TensorVersions, version_of
-from .capture import call_routing
-from .capture.computed_weights import record_of_weights
-from .capture.output_gradients import GraphOutput
-from .capture.taps.patching import Replacement, Tap
+from ..attention.blocks import ChangedInPlaceError, TensorVersions, version_of
+from . import routing
+from .call import GraphOutput
+from .generation import record_of_weights
+from .routing import Replacement, Tap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor, nn
 
-    from .capture.call_inputs_and_output import Record
+    from .generation import Record
 
 ATTENTION_NAME = re.compile(r"(attn|attention|\batt|_att)\d*\b.* |.* \S*(attn|attention|\batt_|_att\b)")
 """A name that ends in attention ("self_attn", not "attn_norm"), or a class whose name has it somewhere."""
@@ -326,17 +326,17 @@ class OpenSoftmax:
 def _softmax(
     original: Callable[..., Tensor], input: Tensor, dim: int | None = None, *args: Any, **kwargs: Any
 ) -> Tensor:
-    state = call_routing.local.state
-    with call_routing.suspend_reports():  # F.softmax may call the others
+    state = routing.local.state
+    with routing.suspend_reports():  # F.softmax may call the others
         weights = original(input, dim, *args, **kwargs)
     if sys._getframe(2).f_globals.get("__name__", "").startswith("regard."):  # attend reports its own calls
         return weights
     if state.interface_call is not None:
         state.interface_call.weights = weights
         return weights
-    if not (call_routing.watches or call_routing.ablations) or dim is None or weights.dim() < 2 or weights.is_nested:
+    if not (routing.watches or routing.ablations) or dim is None or weights.dim() < 2 or weights.is_nested:
         return weights
-    module = call_routing.calling_module()
+    module = routing.calling_module()
     if module is not None:
         waiting = state.softmaxes
         for softmax in [x for x in waiting if x.pieces]:  # all of its products that there are
@@ -351,11 +351,11 @@ def _softmax(
 
 def _waits_for_product() -> bool:
     """Whether a softmax waits for its product with values."""
-    return bool(call_routing.local.state.softmaxes) and call_routing.is_active()
+    return bool(routing.local.state.softmaxes) and routing.is_active()
 
 
 def _matmul(original: Callable[..., Tensor], input: Tensor, other: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    with call_routing.suspend_reports():  # a mode of PyTorch may call the replaced one again inside it
+    with routing.suspend_reports():  # a mode of PyTorch may call the replaced one again inside it
         out = original(input, other, *args, **kwargs)
     if isinstance(input, torch.Tensor) and isinstance(other, torch.Tensor):
         return _found(lambda: matmul_product(input, other, out), out, input, other)
@@ -367,7 +367,7 @@ def _reflected(original: Callable[..., Tensor], input: Tensor, other: Tensor) ->
 
 
 def _einsum(original: Callable[..., Tensor], *args: Any) -> Tensor:
-    with call_routing.suspend_reports():
+    with routing.suspend_reports():
         out = original(*args)
     operands = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
     if isinstance(args[0], str) and len(operands) == 2:
@@ -377,7 +377,7 @@ def _einsum(original: Callable[..., Tensor], *args: Any) -> Tensor:
 
 
 def _tapped_multiplication(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    local = call_routing.local
+    local = routing.local
 
     def multiply(*args: Any, **kwargs: Any) -> Tensor:
         # Models multiply often: where no softmax waits this is all that is added.
@@ -393,8 +393,8 @@ def _sum(original: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
     out = original(*args, **kwargs)
     if not args or type(args[0]) is not torch.Tensor:
         return out
-    softmax = call_routing.local.state.softmaxes[-1]
-    with torch.no_grad(), call_routing.suspend_reports():
+    softmax = routing.local.state.softmaxes[-1]
+    with torch.no_grad(), routing.suspend_reports():
         product = softmax.product_of_sum(out, *args, **kwargs)
     found = None if product is None else _found(lambda: product, product.out, *product.operands)
     # Without ablated heads it is another tensor.
@@ -406,22 +406,22 @@ def _found(make: Callable[[], TensorProduct | None], out: Tensor, *operands: Ten
 
     Returns its output, without the heads that an ablation silences.
     """
-    waiting = call_routing.local.state.softmaxes
+    waiting = routing.local.state.softmaxes
     try:
-        with torch.no_grad(), call_routing.suspend_reports():
+        with torch.no_grad(), routing.suspend_reports():
             if not any(softmax.may_be(x) for softmax in waiting for x in operands):
                 return out
             product = make()
             softmax = None if product is None else next((x for x in reversed(waiting) if x.add(product)), None)
     except ChangedInPlaceError as error:
-        call_routing.report_missed(str(error))
+        routing.report_missed(str(error))
         return out
     except Exception as error:  # an error of ours must not stop the model
-        call_routing.report_missed(call_routing.failure(error))
+        routing.report_missed(routing.failure(error))
         return out
     if softmax is None:
         return out
-    ablated = _ablated(softmax, out) if call_routing.ablations else out
+    ablated = _ablated(softmax, out) if routing.ablations else out
     if softmax.complete:
         waiting.remove(softmax)
         _report(softmax)
@@ -431,7 +431,7 @@ def _found(make: Callable[[], TensorProduct | None], out: Tensor, *operands: Ten
 def _ablated(softmax: OpenSoftmax, out: Tensor) -> Tensor:
     """The output of the last product of a softmax, with ablated heads set to zero."""
     axis, w = softmax.head_axis(), softmax.pieces[-1].weights
-    for ablation, name in call_routing.ablations_of(softmax.module):
+    for ablation, name in routing.ablations_of(softmax.module):
         ablation.check_written_out(name, w.shape[-2], softmax.weights.shape[softmax.dim], axis is not None)
         if axis is not None:
             out = ablation.output(name, out, *axis)
@@ -445,8 +445,8 @@ def _report(softmax: OpenSoftmax) -> None:
     multiplied one by one, and a softmax over one entry are named as unseen.
     """
     if softmax.pieces:
-        with call_routing.suspend_reports():
-            call_routing.try_report(softmax.record, softmax.module, output=softmax.output())
+        with routing.suspend_reports():
+            routing.try_report(softmax.record, softmax.module, output=softmax.output())
         return
     weights, heads = softmax.weights, _head_count(softmax.module)
     last, axes, entries = weights.dim() - 1, weights.dim(), weights.shape[softmax.dim]
@@ -457,9 +457,9 @@ def _report(softmax: OpenSoftmax) -> None:
     by_rows = softmax.dim == last and ((heads is None and axes in (3, 4)) or (axes == 4 and weights.shape[1] == heads))
     if by_rows and entries > 1 and not softmax.is_gate:
         record = record_of_weights(weights, reason="no product with values was found after its softmax")
-        call_routing.report(record, softmax.module, name_filter=is_attention)
+        routing.report(record, softmax.module, name_filter=is_attention)
         return
-    call_routing.report_missed(
+    routing.report_missed(
         f"its softmax over {entries} entries, {list(weights.shape)}, is not followed by a product "
         "with values: weights over sampled points, or a gate",
         softmax.module,
@@ -469,14 +469,14 @@ def _report(softmax: OpenSoftmax) -> None:
 
 def _close() -> None:
     """At the end of a watch: no product will follow."""
-    waiting, call_routing.local.state.softmaxes = call_routing.local.state.softmaxes, []
+    waiting, routing.local.state.softmaxes = routing.local.state.softmaxes, []
     for softmax in waiting:
         _report(softmax)
 
 
 def _forget() -> None:
     """After the last watch or ablation: what an ablation alone left waiting is nobody's."""
-    call_routing.local.state.softmaxes.clear()
+    routing.local.state.softmaxes.clear()
 
 
 def _replacements() -> Iterator[Replacement]:

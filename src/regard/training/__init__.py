@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .fitting import fit
-    from .recipe.recipe import Recipe
-    from .run.run_folder import Run
+    from .recipe import Recipe
+    from .run import Run
 
 __all__ = ["Recipe", "Run", "fit"]
 

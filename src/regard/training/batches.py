@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch.utils.data import DataLoader, Dataset
 
-from ..checksums import check_files
-from ..data import Batch, EncodedCorpus, Pair, TokenizerPair
-from ..data.bpe_dropout import BpeDropout
+from ..data.batches import Batch
+from ..data.encoding import BpeDropout, EncodedCorpus
 from ..data.pair_reader import BadRowError
-from ..noun_count import count_of
+from ..data.rows import Pair
+from ..data.tokenizer_pair import TokenizerPair
+from ..files import check_files
+from ..messages import count_of
 from .corpora import pair_stream
 from .distributed import ignore_signals
 from .preparation import VALID_PAIRS, CorpusPreparation, settings_changed
-from .recipe.data_section import StreamData
+from .recipe_sections import StreamData
 from .streams import FILES as STREAM_FILES
 from .streams import POSITIONS as STREAM
 from .streams import StreamFiles, StreamPositions, StreamUpdates
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from .distributed import Processes
-    from .run.run_folder import Run
-    from .tasks.task import Task
+    from .run import Run
+    from .tasks import Task
 
 
 class EpochBatches(Protocol):

@@ -19,10 +19,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..atomic_write import append_text, replacing_file, sync, write_bytes, write_text
-from ..checksums import CHECKSUMS, check_file, read_list, sha256, write_list
-from ..json_file import DamagedFileError
-from ..models.weight_snapshots import snapshot_file, snapshot_files, snapshot_update
+from ..files import (
+    CHECKSUMS,
+    DamagedFileError,
+    append_text,
+    check_file,
+    read_list,
+    replacing_file,
+    sha256,
+    sync,
+    write_bytes,
+    write_list,
+    write_text,
+)
+from ..models.pretrained import snapshot_file, snapshot_files, snapshot_update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,7 +40,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from .run.run_folder import Run
+    from .run import Run
 
     Weights = dict[str, Tensor]
 

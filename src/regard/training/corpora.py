@@ -12,20 +12,18 @@ from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from ..checksums import sha256
-from ..data import Pair, PairReader, TokenizerPair
-from ..data.arrow_rows import DatasetSplit
-from ..data.corpus_blocks import CorpusPart, is_held_out
-from ..data.pair_reader import all_bad_error
-from ..data.pair_stream import DatasetStream, FileStream, PairStream, held_out_pairs
-from ..data.text_lines import text
-from ..noun_count import count_of
-from .recipe.data_section import DigitsData, FilesData, GeneratedData, PhrasesData, PluginData, StreamData, TextData
+from ..data.blocks import CorpusPart, DatasetStream, FileStream, PairStream, held_out_pairs, is_held_out
+from ..data.pair_reader import PairReader, all_bad_error
+from ..data.rows import DatasetSplit, Pair, text
+from ..data.tokenizer_pair import TokenizerPair
+from ..files import sha256
+from ..messages import count_of
+from .recipe_sections import DigitsData, FilesData, GeneratedData, PhrasesData, PluginData, StreamData, TextData
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from .recipe.data_section import Data, PhotosData
+    from .recipe_sections import Data, PhotosData
 
 Source = str | list[str]
 """A corpus in a recipe: a file, or the file of the sources and that of the targets."""

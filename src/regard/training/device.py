@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from ..data.batch import Batch
-from ..models import Loss
+from ..data.batches import Batch
+from ..models.decoder import Loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
-    from .recipe.recipe import Recipe
-    from .recipe.recipe_sections import TrainingSection
+    from .recipe import Recipe
+    from .recipe_sections import TrainingSection
 
 FIRST_SCALE = 2.0**16
 """Of the mean loss of a batch in float16; it is adapted while training."""

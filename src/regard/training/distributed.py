@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed, nn
 
-from ..atomic_write import make_folder, sync
-from ..checksums import sha256
-from ..noun_count import count_of
+from ..files import make_folder, sha256, sync
+from ..messages import count_of
 from ..process_group_exit import leave_groups_at_exit
 from .checkpoint import SHARDS
 from .device import accelerator
@@ -39,8 +38,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ..models import Loss
-    from .recipe.recipe_sections import TrainingSection
+    from ..models.decoder import Loss
+    from .recipe_sections import TrainingSection
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
 """Ctrl-C; the end of a job; and what Slurm sends before pre-emption (`#SBATCH --signal=USR1@120`). Windows has two."""
@@ -414,7 +413,7 @@ def shard_model(model: nn.Module, processes: Processes) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-    from ..layers.transformer_layers import TransformerLayer
+    from ..layers.transformer import TransformerLayer
 
     _register_loss()
     mesh = init_device_mesh(processes.device.type, (processes.world,))
@@ -430,7 +429,7 @@ def _register_loss() -> None:
     """FSDP prepares the backward pass at the tensors of a result, which it must find in it."""
     import torch.export
 
-    from ..models import Loss
+    from ..models.decoder import Loss
 
     torch.export.register_dataclass(Loss)
 
@@ -547,7 +546,7 @@ def checkpoint_activations(model: nn.Module) -> None:
     """
     from torch.utils.checkpoint import checkpoint
 
-    from ..layers.transformer_layers import TransformerLayer
+    from ..layers.transformer import TransformerLayer
 
     layers = [module for module in model.modules() if isinstance(module, TransformerLayer)]
     if not layers:

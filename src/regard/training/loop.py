@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..atomic_write import replacing_folder
-from ..decoding.export_folder import outdated_exports
+from ..decoding.exports import outdated_exports
 from ..decoding.search_graphs import release_graphs
-from ..models import EncoderDecoder
-from ..models.pretrained_model import PretrainedModel
-from ..redaction import redacted
+from ..files import replacing_folder
+from ..messages import redacted
+from ..models.encoder_decoder import EncoderDecoder
+from ..models.pretrained import PretrainedModel
 from .checkpoint import (
     CheckpointEntry,
     Checkpoints,
@@ -47,10 +47,10 @@ from .distributed import (
     shard_model,
     whole_weights,
 )
-from .fine_tuning.warm_start import WarmStart, in_parts, require_parts
+from .fine_tuning import WarmStart, in_parts, require_parts
 from .optimizer import MovingAverage, adam_settings, adamw, parameter_groups, rate, rate_share, require_groups
 from .own_model import ModelLoss
-from .run.provenance import Provenance
+from .run import Provenance
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,14 +58,13 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ..data import Batch
-    from ..models import Loss
+    from ..data.batches import Batch
+    from ..models.decoder import Loss
     from .batches import Corpora
-    from .recipe.recipe_sections import TrainingSection
-    from .reports import ProgressBar
-    from .run.run_extension import RunExtension
-    from .run.run_folder import Run
-    from .tasks.task import Task
+    from .fitting import ProgressBar
+    from .recipe_sections import TrainingSection
+    from .run import Run, RunExtension
+    from .tasks import Task
 
 
 class DivergedError(ValueError):

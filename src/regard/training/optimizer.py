@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..noun_count import count_of
-from .fine_tuning.warm_start import in_parts
-from .run.run_extension import weights_source
+from ..messages import count_of
+from .fine_tuning import in_parts
+from .run import weights_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from .recipe.recipe_sections import TrainingSection
+    from .recipe_sections import TrainingSection
 
 REST = ""
 """The name of the group of parameters that `training.part_rates` does not name; it comes first."""

@@ -24,26 +24,25 @@ from pydantic import Field, ValidationError
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
-from ..atomic_write import write_text
-from ..models import Loss
-from ..noun_count import count_of
+from ..files import write_text
+from ..messages import count_of
+from ..models.decoder import Loss
 from .batches import Corpora, UpdateBatches
 from .device import moved
 from .distributed import Processes, ignore_signals
-from .recipe.data_section import Count, StrictSection
-from .recipe.recipe_errors import recipe_error
-from .recipe.recipe_sections import TrainingSection
-from .recipe.recipe_writer import recipe_toml
-from .run.run_folder import Run
-from .tasks.task import Task
+from .recipe import recipe_toml
+from .recipe_sections import Count, StrictSection, TrainingSection, recipe_error
+from .run import Run
+from .tasks import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import Tensor
 
-    from ..data import Pair, TokenizerPair
-    from ..models.config_base import TaskName
+    from ..data.rows import Pair
+    from ..data.tokenizer_pair import TokenizerPair
+    from ..models.base import TaskName
 
 NUMBERED = "fit takes batches by their numbers, so that a run can resume and several processes can share them"
 

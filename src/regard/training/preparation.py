@@ -15,36 +15,33 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..atomic_write import replacing_folder, write_text
-from ..checksums import write_checksums
-from ..data import UNKNOWN, EncodedCorpus, Pair, TokenizerPair
-from ..data.batch import END
-from ..data.corpus_blocks import CorpusPart, FileScan, SampledPairs, Split
-from ..data.label_set import FIRST, UnknownLabelError, quoted
-from ..data.pair_reader import skipped_rows
-from ..data.picture_reader import PictureReader
+from ..data.blocks import CorpusPart, FileScan, SampledPairs, Split
+from ..data.encoding import EncodedCorpus
+from ..data.media import PictureReader
+from ..data.pair_reader import make_reader, skipped_rows
 from ..data.preparation import PAIRS as TEXTS
 from ..data.preparation import PartReport, PreparationCache, cache_key, prepare_split
-from ..data.row_readers import header_remark
-from ..data.source_reader import make_reader
+from ..data.rows import Pair, header_remark
 from ..data.tokenizer import Tokenizer
+from ..data.tokenizer_pair import FIRST, TokenizerPair, UnknownLabelError, quoted
 from ..decoding.load_model_and_tokenizers import find
-from ..json_file import read_object
-from ..noun_count import count_of
+from ..files import read_object, replacing_folder, write_checksums, write_text
+from ..messages import count_of
+from ..special_tokens import END, UNKNOWN
 from .corpora import Corpus, corpus_files, corpus_parts, read
-from .fine_tuning.warm_start import WarmStart
-from .recipe.data_section import FilesData, StreamData
-from .run.provenance import Provenance
+from .fine_tuning import WarmStart
+from .recipe_sections import FilesData, StreamData
+from .run import Provenance
 from .streams import FILES as STREAM_FILES
 from .streams import POSITIONS as STREAM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from .recipe.data_section import Data
-    from .recipe.recipe import Recipe
-    from .run.run_folder import Run
-    from .tasks.task import Task
+    from .recipe import Recipe
+    from .recipe_sections import Data
+    from .run import Run
+    from .tasks import Task
 
 VALID_PAIRS = "valid.jsonl"  # of the validation set, as [row, source, target]: BLEU is of text
 STREAM_KEYS = {"kind", "train", "dataset", "configuration", "revision", "columns", "root"}

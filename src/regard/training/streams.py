@@ -12,24 +12,22 @@ from typing import TYPE_CHECKING, Literal
 
 from torch.utils.data import Dataset
 
-from ..atomic_write import append_text, write_text
-from ..data import EncodedCorpus
-from ..data.batch import Batch
+from ..data.batches import Batch
+from ..data.encoding import EncodedCorpus
 from ..data.pair_reader import BadRowError
-from ..json_file import DamagedFileError, read_object
+from ..files import DamagedFileError, append_text, read_object, write_text
 from .corpora import corpus_parts, dataset_split, folder
-from .recipe.data_section import StreamData
+from .recipe_sections import StreamData
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..data import TokenizerPair
-    from ..data.corpus_blocks import CheckedRows
+    from ..data.blocks import CheckedRows, PairStream
     from ..data.encoding import RowChunk
-    from ..data.pair_stream import PairStream
-    from .recipe.recipe import Recipe
-    from .tasks.task import Task
+    from ..data.tokenizer_pair import TokenizerPair
     from .batches import EpochBatches
+    from .recipe import Recipe
+    from .tasks import Task
 
 POSITIONS = "stream.jsonl"
 """In data/ of a run: at which update each buffer of the stream began, and where in the corpus."""

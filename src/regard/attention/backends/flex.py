@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
-from ..block_indices import digits
-from ..normalizers.normalizer import mark_empty
-from ..torch_transforms import no_kernel, traced
+from ..blocks import digits, no_kernel, traced
+from ..normalizers import mark_empty
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from ..block_indices import Batch
-    from ..energies.lazy_energy_matrix import EnergyMatrix
+    from ..blocks import Batch
+    from ..energy_matrix import EnergyMatrix
     from ..part import Part
     from ..request import Request
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch.nn.functional import dropout
 
-from ..torch_transforms import exact
+from ..blocks import exact
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from ..block_indices import grid
-from ..normalizers.normalizer import mark_empty
-from ..torch_transforms import exact, no_kernel, traced
+from ..blocks import exact, grid, no_kernel, traced
+from ..normalizers import mark_empty
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..energies.lazy_energy_matrix import EnergyMatrix
+    from ..energy_matrix import EnergyMatrix
     from ..request import Request
 
 

@@ -10,7 +10,7 @@ import random
 from typing import TYPE_CHECKING, Literal
 from zlib import crc32
 
-from ..pair import Pair
+from ..rows import Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

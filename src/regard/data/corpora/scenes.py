@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from ..pair import Pair
+from ..rows import Pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from ..pair import Pair, RowProblem
-from ..row_readers import tsv
+from ..rows import Pair, RowProblem, tsv
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ import random
 import re
 from typing import TYPE_CHECKING, Literal
 
-from ..pair import Pair
+from ..rows import Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ...attention.blocks import exact, forward_mode, plain, transformed
 from ...attention.kernels import has_triton
-from ...attention.torch_transforms import exact, forward_mode, plain, transformed
 from .packed import pack, pays, product
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from ...attention.energies.energy_forms import TanhForm
-from ...attention.listeners import listeners, notify_step
-from ...attention.torch_transforms import exact
+from ...attention.blocks import exact
+from ...attention.energies import TanhForm
+from ...attention.request import listeners, notify_step
 from .loop import AdditiveGradients, add_step_gradients, step_energies
 
 if TYPE_CHECKING:

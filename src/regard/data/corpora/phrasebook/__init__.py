@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Literal, get_args
 
-from ...pair import Pair
+from ...rows import Pair
 from .grammar import sentence, with_invented_words
 from .lecture_sentences import LectureGrammar
 from .lecture_sentences import lecture_sentences as shown_sentences

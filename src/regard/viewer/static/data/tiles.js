@@ -130,7 +130,7 @@ export class Tiles {
   }
 }
 
-// Pooling: a rectangle of a matrix as fewer cells, as the server pools it (viewer/data/tile_pyramid.py).
+// Pooling: a rectangle of a matrix as fewer cells, as the server pools it (viewer/tiles.py).
 
 /** [height, width] cells of a rectangle, each the largest or the mean of the weights it covers; of contributions
  * (`signed`) the one of largest size.

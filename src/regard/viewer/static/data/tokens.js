@@ -176,7 +176,7 @@ export function positionLabels(trace, count) {
 }
 
 // What a head does, in plain words: a sentence and an explanation for each pattern that the server finds
-// (seeing/analysis/head_patterns.py).
+// (seeing/patterns.py).
 
 /** name → [what the head does, "of its weight" or another unit, what the pattern means]. */
 const PATTERNS = {

@@ -116,7 +116,7 @@ function patternOf(parts) {
 
 const SPECIAL = /^(\[[A-Z]+\d*\]|<\/?[a-z]+>|<\|.+\|>|<(start|end)_of_\w+>)$/;
 
-/** The number of each piece's word, and whether it is special; as viewer/data/token_labels.py. */
+/** The number of each piece's word, and whether it is special; as viewer/traces.py. */
 export function labelsOf(tokens) {
   const special = tokens.map((token) => SPECIAL.test(token));
   const begins = tokens.some((token) => token.startsWith(SPACE));
@@ -285,7 +285,7 @@ function avifSize(view, text) {
   return size;
 }
 
-// A sound file as the samples that a model reads: one channel, 16 bits, at the model's rate (data/sound_reader.py).
+// A sound file as the samples that a model reads: one channel, 16 bits, at the model's rate (data/media.py).
 
 const CROSSINGS = 16; // zero crossings of the sinc on each side
 const ROLL_OFF = 0.95; // where the filter begins to close, as a share of half the lower rate

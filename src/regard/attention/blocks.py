@@ -1,0 +1,283 @@
+"""Places in blocks of the matrix, what PyTorch is doing (transforms, tracing, autocast), and inputs changed in place.
+
+Indices of a block of the attention matrix: which batch entries, which queries, which keys.
+
+Masks and score modifiers are functions of them, so that one definition serves a whole matrix, one tile of it, and
+FlexAttention's `mask_mod` and `score_mod`.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._guards import detect_fake_mode
+from torch.overrides import TorchFunctionMode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from contextlib import AbstractContextManager
+
+    from torch import Tensor
+
+_any_global_hook = getattr(torch.nn.modules.module, "_has_any_global_hook", None)  # private to PyTorch
+
+
+def transformed() -> bool:
+    """Whether this runs inside a transform of torch.func (grad, vmap, …).
+
+    There tensors cannot be read or checkpointed, and gradients registered with torch.library are ignored.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    peek = getattr(torch._C._functorch, "peek_interpreter_stack", None)
+    return peek is not None and peek() is not None
+
+
+def global_hooks() -> bool:
+    """Whether a hook was registered for the calls of all modules."""
+    return _any_global_hook is None or _any_global_hook()
+
+
+def forward_mode() -> bool:
+    """Whether directional derivatives are computed: inside torch.func.jvp, jacfwd, hessian or forward_ad.dual_level."""
+    return torch.autograd.forward_ad._current_level >= 0
+
+
+def no_kernel() -> str | None:
+    """Why no kernel can be used: kernels are differentiated once, and backward; None where that is enough."""
+    if forward_mode() or transformed():
+        return 'torch.func and forward mode differentiate the formula alone, backend="reference"'
+    return None
+
+
+def differentiated_once(out: torch.Tensor) -> torch.Tensor:
+    """`out`, what a kernel computed: a graph of its gradient (create_graph=True) is refused, with the way round."""
+    if not out.requires_grad or traced():
+        return out
+    return _Once.apply(out)  # type: ignore[no-any-return]
+
+
+class _Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, out: torch.Tensor) -> torch.Tensor:
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            raise NotImplementedError(
+                "the kernels of attention are differentiated once; for second derivatives (create_graph=True) use "
+                'attend(..., backend="reference")'
+            )
+        return grad
+
+
+def traced() -> bool:
+    """Whether tensors cannot be read: inside torch.compile, or a transform of torch.func."""
+    return torch.compiler.is_compiling() or transformed()
+
+
+def is_known(condition: bool | torch.SymBool) -> bool:
+    """Whether a comparison of sizes is true for all sizes that a trace stands for; the trace gets no condition."""
+    if isinstance(condition, bool) and not torch.compiler.is_compiling():
+        return condition
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # imports a compiler
+
+    return statically_known_true(condition)
+
+
+def readable(x: torch.Tensor) -> bool:
+    """Whether the numbers of a tensor are there to be read: not in a trace, of a fake tensor or on the meta device."""
+    if traced() or x.device.type == "meta":
+        return False
+    return plain(x) or detect_fake_mode((x,)) is None
+
+
+def plain(*tensors: torch.Tensor) -> bool:
+    """Whether a kernel may be called without the dispatcher: nothing traces the call, observes it, or wraps tensors."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return False
+    return {type(x) for x in tensors} <= _PLAIN
+
+
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+def exact(device: torch.device) -> AbstractContextManager[object]:
+    """Autocast switched off: inputs were cast on the way in, and energies are held in float32 at least."""
+    if not torch.compiler.is_compiling() and device.type in AUTOCAST and not torch.is_autocast_enabled(device.type):
+        return nullcontext()
+    return torch.autocast(device.type if device.type in AUTOCAST else "cpu", enabled=False)
+
+
+AUTOCAST = frozenset({"cpu", "cuda", "xpu", "mps"})
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    Batch = tuple[Tensor, ...]
+    Index = slice | Tensor
+
+
+def grid(batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> tuple[Batch, Tensor, Tensor]:
+    """Index tensors of the whole matrix, each with its own dimension: they broadcast to [*batch, q, k]."""
+    dims = len(batch) + 2
+    leading = tuple(
+        torch.arange(n, device=device).view(*[-1 if d == axis else 1 for d in range(dims)])
+        for axis, n in enumerate(batch)
+    )
+    return leading, torch.arange(queries, device=device)[:, None], torch.arange(keys, device=device)
+
+
+def positions(index: Index, device: torch.device) -> Tensor:
+    """The indices as a tensor [n]. Slices have a start and a stop, because `slice.indices` cannot be compiled."""
+    return torch.arange(index.start, index.stop, device=device) if isinstance(index, slice) else index
+
+
+def span(indices: Sequence[int], device: torch.device) -> Index:
+    """A slice where the indices are a range, so that indexing gives a view; else a tensor."""
+    if isinstance(indices, range) and indices.step == 1:
+        return slice(indices.start, indices.stop)
+    return torch.tensor(indices, dtype=torch.int64, device=device)
+
+
+def unravel(index: Tensor, batch: tuple[int, ...]) -> Batch:
+    """Index tensors [n, 1, 1] into each leading dimension, from indices [n] into all of them flattened."""
+    return tuple(part[:, None, None] for part in digits(index, batch))
+
+
+def digits(index: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """The indices into each of several dimensions, from an index into all of them flattened."""
+    parts: list[Tensor] = []
+    for size in reversed(sizes):
+        parts.append(index % size)
+        index = index // size
+    return parts[::-1]
+
+
+def at_each_index(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """A function of scalars at every entry of tensors that broadcast: `torch.vmap` over each of their dimensions.
+
+    FlexAttention calls `mask_mod` and `score_mod` in the same way, so what they may contain is the same.
+    """
+    shape = torch.broadcast_shapes(*(x.shape for x in tensors))
+    if not shape:
+        return function(*tensors)
+    wide = [x.reshape(*[1] * (len(shape) - x.dim()), *x.shape) for x in tensors]
+    for dim in reversed(range(len(shape))):
+        if shape[dim] > 1:
+            function = torch.vmap(function, tuple(0 if x.shape[dim] > 1 else None for x in wide))
+    own = [x.reshape([n for n in x.shape if n > 1]) for x in wide]
+    with _ScalarIndices() if torch.compiler.is_exporting() else nullcontext():
+        return function(*own).reshape(shape)
+
+
+class _ScalarIndices(TorchFunctionMode):
+    """`table[i]` with scalars i as an index operation: torch.export would read their numbers, which vmap refuses."""
+
+    def __torch_function__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if function is torch.Tensor.__getitem__:
+            index = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if all(isinstance(x, torch.Tensor) for x in index):
+                return torch.ops.aten.index.Tensor(args[0], index)
+        return function(*args, **(kwargs or {}))
+
+
+def batch_and_head(batch: Batch, like: Tensor) -> tuple[Tensor, Tensor]:
+    """FlexAttention's b and h from at most two leading indices; 0 for those that there are not."""
+    zero = torch.zeros((), dtype=like.dtype, device=like.device)
+    b, h = (*batch, *[zero] * (2 - len(batch)))
+    return b, h
+
+
+def check_batch_and_head(what: str, batch: tuple[int, ...]) -> None:
+    if len(batch) > 2:
+        raise ValueError(
+            f"{what} takes one batch index and one head index, for inputs [B, heads, T, D]; the leading shape is "
+            f"{list(batch)}. Flatten it to two dimensions"
+        )
+
+
+def pick(tensor: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+    """Entries of a tensor that broadcasts to [*batch, q, k], at these indices."""
+    check_device("a mask or bias", tensor, i.device)
+    leading = tensor.shape[:-2]
+    indices = [*(batch[len(batch) - len(leading) :]), i, j]
+    # A dimension of size one is broadcast.
+    return tensor[tuple(x if n > 1 else torch.zeros_like(x) for n, x in zip(tensor.shape, indices, strict=True))]
+
+
+def check_device(what: str, tensor: Tensor, device: torch.device) -> None:
+    if tensor.device != device:
+        raise ValueError(f"{what} is on {tensor.device}, the inputs are on {device}; move it with .to({str(device)!r})")
+
+
+def fits(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
+    """Whether a tensor of `shape` broadcasts to exactly `full`."""
+    return len(shape) <= len(full) and all(n in (1, m) for n, m in zip(reversed(shape), reversed(full), strict=False))
+
+
+def select(index: int | slice | Sequence[int], among: Sequence[int], what: str) -> Sequence[int]:
+    """The entries of `among` at an index, slice or list of indices, which may be negative as in Python."""
+    if isinstance(index, slice):
+        selected: Sequence[int] = among[index]
+    else:
+        indices = [index] if isinstance(index, int) else list(index)
+        wrong = [x for x in indices if not -len(among) <= x < len(among)]
+        if wrong:
+            raise IndexError(f"{what} {wrong[0]} is out of range: there are {len(among)}")
+        selected = as_range([among[x] for x in indices])
+    if not len(selected) and len(among):
+        raise IndexError(f"no {what} chosen: {index} of {len(among)}")
+    return selected
+
+
+def as_range(indices: list[int]) -> Sequence[int]:
+    """A range where the indices are consecutive, so that indexing gives a view."""
+    if indices and indices == list(range(indices[0], indices[0] + len(indices))):
+        return range(indices[0], indices[0] + len(indices))
+    return indices
+
+
+def brief(tensor: Tensor) -> str:
+    """The values of a small tensor, the type and shape of a large one."""
+    return str(tensor.tolist()) if tensor.numel() <= 8 and readable(tensor) else f"{tensor.dtype} {list(tensor.shape)}"
+
+
+class ChangedInPlaceError(RuntimeError):
+    """A tensor that a result depends on was changed in place, so the result can no longer be computed."""
+
+
+class TensorVersions:
+    """The version counters of some tensors at one moment. Inference tensors have none, and count as unchanged."""
+
+    def __init__(self, tensors: Iterable[Tensor], versions: Iterable[int | None] | None = None) -> None:
+        """`versions` are those of an earlier moment; by default it is now."""
+        self.tensors = list(tensors)
+        if versions is not None:
+            self._versions = list(versions)
+        elif torch.compiler.is_compiling():
+            self._versions = [None] * len(self.tensors)
+        else:
+            self._versions = [None if x.is_inference() else x._version for x in self.tensors]
+
+    def require_unchanged(self, consequence: str) -> None:
+        """Raise where one of the tensors was changed; `consequence` says what cannot be computed then."""
+        if self.changed():
+            raise ChangedInPlaceError(
+                "queries, keys, values, the mask or a tensor that the energy or normalizer uses was changed in place "
+                f"since attend() was called, {consequence}"
+            )
+
+    def changed(self) -> bool:
+        return any(version != version_of(x) for x, version in zip(self.tensors, self._versions, strict=True))
+
+
+def version_of(x: Tensor) -> int | None:
+    """The version counter of a tensor: how often it was changed in place. None for an inference tensor."""
+    return None if torch.compiler.is_compiling() or x.is_inference() else x._version

@@ -1,1 +1,0 @@
-"""Kernels of additive (Bahdanau) attention: the op, and its CPU and Triton implementations."""

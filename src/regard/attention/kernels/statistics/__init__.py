@@ -1,1 +1,0 @@
-"""Triton kernels that compute statistics of an attention matrix without storing it."""

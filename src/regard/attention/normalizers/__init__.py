@@ -1,1 +1,0 @@
-"""Normalizers: one row of energies in, one distribution over the keys out."""

@@ -1,1 +1,0 @@
-"""What is there for speed alone: steps of recurrent loops, and packed matrices of searches."""

@@ -1,1 +1,0 @@
-"""Decoders: each reads annotations and predicts the target, token by token."""

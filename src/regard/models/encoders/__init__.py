@@ -1,1 +1,0 @@
-"""Encoders: each reads a source and returns annotations."""

@@ -1,0 +1,269 @@
+"""The decoder of Show, Attend and Tell: an LSTM with soft or hard attention over a picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from torch import nn
+
+from ..attention.energies import Additive
+from ..layers.encoder_memory import EncoderMemory, SoftHardAttention
+from ..layers.kernels.packed import Dropout
+from ..layers.recurrent import RecurrentCell, loop_dtype
+from .base import UNBOUNDED
+from .decoder import Decoder, DecoderConfig, DecoderOutput, State, beam_rows, output_matrix
+from .encoders import token_embedding
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+    from ..layers.recurrent import Hidden, LoopCell
+    from .base import Annotations
+    from .encoders import EncoderConfig
+
+EXPECTED = 0.5  # share of sentences that use the average instead of a sample (Xu et al. 2015, section 4.1)
+DECAY = 0.9  # of the moving average of the reward
+
+
+@dataclass(frozen=True)
+class ShowAttendTellDecoderConfig(DecoderConfig):
+    """Show, Attend and Tell (Xu et al. 2015): an LSTM with gated attention over a picture before each word."""
+
+    capturable: ClassVar[bool] = True
+    recurrent: ClassVar[bool] = True
+    kind: Literal["tell"] = "tell"
+    attention: Literal["none", "soft", "hard"] = "soft"
+    penalty: float = field(default=0.0, metadata=UNBOUNDED)  # λ of the doubly stochastic penalty; soft attention's
+    reward: float = field(default=0.1, metadata=UNBOUNDED)  # λ_r of REINFORCE; hard attention's
+    entropy: float = field(default=0.002, metadata=UNBOUNDED)  # λ_e of the entropy of α; hard attention's
+    warmup: int = 0  # updates over which hard attention goes from soft to sampled; `Decoder.updated` counts them
+    hidden: int = 128  # of the additive energy
+    embedding: int = 128
+    width: int = 256
+    dropout: float = 0.2
+
+    def problems(self) -> list[str]:
+        wrong = super().problems()
+        for name, value, needed in (("penalty", self.penalty, "soft"), ("warmup", self.warmup, "hard")):
+            if value and self.attention != needed:
+                wrong.append(
+                    f'{name} = {value} needs attention = "{needed}", and it is "{self.attention}"; set it to 0'
+                )
+        return wrong
+
+    def encoder_problems(self, encoder: EncoderConfig) -> list[str]:
+        if encoder.kind == "none":
+            return ['decoder.kind = "tell" needs a source, and encoder.kind is "none"']
+        return []
+
+    def build(self, vocabulary: int, memory: int, longest: int) -> ShowAttendTellDecoder:
+        return ShowAttendTellDecoder(self, vocabulary, memory)
+
+
+@dataclass
+class ShowAttendTellOutput(DecoderOutput):
+    """In training, also what the attention's own term of the loss needs."""
+
+    alphas: Float[Tensor, "batch target places"] | None = None  # attention weights α_ti
+    log_prob: Float[Tensor, "batch target"] | None = None  # of the sampled places
+    entropy: Float[Tensor, "batch target"] | None = None
+    sampled: Bool[Tensor, "batch"] | None = None  # rows whose places were sampled
+
+
+@dataclass
+class ShowAttendTellLoop:
+    """What is constant in a loop over the target."""
+
+    cell: LoopCell
+    memory: EncoderMemory | None
+    summary: Float[Tensor, "sentences memory"]
+    expected: Bool[Tensor, "sentences"] | None  # sentences that use the average, not a sample
+
+    def keep(self, sentences: Int[Tensor, "kept"]) -> ShowAttendTellLoop:
+        memory = None if self.memory is None else self.memory.select(sentences)
+        expected = None if self.expected is None else self.expected[sentences]
+        return replace(self, memory=memory, summary=self.summary[sentences], expected=expected)
+
+
+@dataclass
+class ShowAttendTellStep:
+    """The result of a step: state, context, attention weights, and of hard attention log p and entropy."""
+
+    hidden: Hidden
+    context: Float[Tensor, "rows memory"] | None = None  # gated
+    weights: Float[Tensor, "rows places"] | None = None
+    log_prob: Float[Tensor, "rows"] | None = None
+    entropy: Float[Tensor, "rows"] | None = None
+
+
+@dataclass
+class ShowAttendTellState(State):
+    loop: ShowAttendTellLoop
+    last: ShowAttendTellStep
+    beams: int
+
+    def reorder(self, rows: Int[Tensor, "rows"]) -> ShowAttendTellState:
+        return replace(self, last=ShowAttendTellStep(tuple(x[rows] for x in self.last.hidden)))
+
+    def keep(self, sentences: Int[Tensor, "kept"]) -> ShowAttendTellState:
+        return replace(self.reorder(beam_rows(sentences, self.beams)), loop=self.loop.keep(sentences))
+
+
+class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
+    """Xu et al. 2015, section 3.1.2, with a_i the annotations and ā their mean:
+
+        h_0 = tanh(f_h(ā)), c_0 = tanh(f_c(ā))
+        e_ti = w · tanh(W h_{t−1} + U a_i), α_t = softmax(e_t)
+        β_t = σ(f_β(h_{t−1})), ẑ_t = β_t Σ_i α_ti a_i       (hard: β_t a_s for one place s; none: β_t ā)
+        (h_t, c_t) = LSTM([E y_{t−1}; ẑ_t], h_{t−1}, c_{t−1})
+        p(y_t) ∝ exp(L_o tanh(E y_{t−1} + L_h h_t + L_z ẑ_t))
+
+    The tanh of the last line is in the authors' code, not in the paper. `extra` is the attention's term of the loss.
+    """
+
+    baseline: Float[Tensor, ""]
+    updates: Int[Tensor, ""]  # so far
+
+    def __init__(self, config: ShowAttendTellDecoderConfig, vocabulary: int, memory: int) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = token_embedding(vocabulary, config.embedding)
+        self.dropout = Dropout(config.dropout)
+        self.first_h = nn.Linear(memory, config.width)
+        self.first_c = nn.Linear(memory, config.width)
+        self.gate = nn.Linear(config.width, 1)
+        self.cell = RecurrentCell("lstm", config.embedding, memory, config.width)
+        self.energy = Additive(config.width, memory, config.hidden) if config.attends else None
+        self.attention = None if config.attention == "none" else SoftHardAttention(config.attention)
+        self.from_state = nn.Linear(config.width, config.embedding)
+        self.from_context = nn.Linear(memory, config.embedding, bias=False)
+        self.output = output_matrix(config.embedding, vocabulary)
+        if config.attention == "hard":
+            self.register_buffer("baseline", torch.zeros(()))
+        if config.warmup:
+            self.register_buffer("updates", torch.zeros((), dtype=torch.long))
+
+    def forward(
+        self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
+    ) -> DecoderOutput:
+        y = self.dropout(self.embedding(tokens))  # [batch, target, embedding]
+        loop, step = self._start(annotations)
+        steps = []
+        for gates in self.cell.input_gates(y).unbind(1):
+            step = self._step(loop, step, gates, beams=1)
+            steps.append(step)
+        features = self._features(y, steps)
+        alphas, log_prob, entropy = (_stacked(steps, name) for name in ("weights", "log_prob", "entropy"))
+        maps = None if alphas is None or not weights else alphas[:, None]
+        if not self.training or alphas is None:
+            return DecoderOutput(features, maps)
+        sampled = None if loop.expected is None else ~loop.expected
+        return ShowAttendTellOutput(features, maps, alphas, log_prob, entropy, sampled)
+
+    def extra(
+        self, decoded: DecoderOutput, wanted: Int[Tensor, "batch target"], real: Bool[Tensor, "batch target"]
+    ) -> Tensor | None:
+        """The term that attention adds to −log p(y | x), in training:
+
+        - soft, with penalty λ: λ Σ_i (1 − Σ_t α_ti)², so that the weights of each place sum to 1 (section 4.2.1);
+        - hard: −λ_r Σ_t log p(s_t) Σ_{u≥t} (log p(y_u | s) − b) − λ_e Σ_t H(α_t), whose gradient's expectation, at
+          λ_r = 1 and λ_e = 0, together with that of −log p(y | s), is the gradient of −Σ_s p(s) log p(y | s) (section
+          4.1). The paper rewards every sample with the whole caption; a sample cannot change the words before it, so
+          their part is noise. The baseline b is a moving average of log p(y_u | s), updated after its use.
+        """
+        if not isinstance(decoded, ShowAttendTellOutput) or decoded.alphas is None:
+            return None
+        if decoded.log_prob is None or decoded.entropy is None or decoded.sampled is None:
+            if not self.config.penalty:
+                return None
+            total = (decoded.alphas * real[..., None]).sum(1)  # [batch, places]
+            filled = real.any(1)  # a filler row has no words
+            return self.config.penalty * ((1 - total).square().sum(1) * filled).sum()
+        with torch.no_grad():
+            logits = self.readout(decoded.features)  # [batch, target, vocabulary]
+            log_p = torch.log_softmax(logits, -1, dtype=self.baseline.dtype)
+            reward = log_p.gather(-1, wanted[..., None])[..., 0]  # log p(y_u | s), [batch, target]
+            sampled = decoded.sampled[:, None] & real
+            advantage = (
+                ((reward - self.baseline) * sampled).flip(1).cumsum(1).flip(1)
+            )  # of this word and those after it
+            mean = (reward * sampled).sum() / sampled.sum().clamp(min=1)
+            self.baseline.copy_(torch.where(sampled.any(), torch.lerp(mean, self.baseline, DECAY), self.baseline))
+        entropy = (decoded.entropy * real).sum()
+        return -self.config.reward * (advantage * decoded.log_prob).sum() - self.config.entropy * entropy
+
+    def updated(self) -> None:
+        if self.config.warmup:
+            self.updates += 1
+
+    def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> ShowAttendTellState:
+        loop, step = self._start(annotations)
+        return ShowAttendTellState(
+            loop, ShowAttendTellStep(tuple(x.repeat_interleave(beams, 0) for x in step.hidden)), beams
+        )
+
+    def step(
+        self, tokens: Int[Tensor, "rows"], state: ShowAttendTellState, *, weights: bool = False
+    ) -> tuple[Float[Tensor, "rows width"], ShowAttendTellState, Float[Tensor, "rows maps places"] | None]:
+        y = self.dropout(self.embedding(tokens))
+        after = self._step(state.loop, state.last, self.cell.input_gates(y), state.beams)
+        maps = after.weights[:, None] if weights and after.weights is not None else None
+        return self._features(y[:, None], [after])[:, 0], replace(state, last=after), maps
+
+    def _start(self, annotations: Annotations) -> tuple[ShowAttendTellLoop, ShowAttendTellStep]:
+        vectors, expected = annotations.vectors.to(loop_dtype(annotations.vectors)), None
+        # The query and the gate are products with the state before the step, as the cell's own is: one for all three.
+        rows = [self.gate.weight] if self.energy is None else [self.gate.weight, self.energy.query.weight]
+        if self.training and self.config.attention == "hard":
+            expected = torch.rand(len(vectors), device=vectors.device) < self._share()
+        loop = ShowAttendTellLoop(
+            cell=self.cell.unroll(vectors.dtype, also=torch.cat(rows)),
+            memory=None if self.energy is None else EncoderMemory.project(self.energy, vectors, annotations.lengths),
+            summary=annotations.summary.to(vectors.dtype),
+            expected=expected,
+        )
+        # The state itself stays in float32 at least: rounding it at every step would add up.
+        wide = torch.promote_types(vectors.dtype, torch.float32)
+        h, c = (torch.tanh(first(annotations.summary)).to(wide) for first in (self.first_h, self.first_c))
+        return loop, ShowAttendTellStep((h, c))
+
+    def _share(self) -> float | Float[Tensor, ""]:
+        """The share of sentences that use the average: with a warm-up, from all down to EXPECTED.
+
+        A sample helps only once the decoder makes use of the context; before that it is noise.
+        """
+        if not self.config.warmup:
+            return EXPECTED
+        return (1 - (1 - EXPECTED) * self.updates / self.config.warmup).clamp(min=EXPECTED)
+
+    def _step(
+        self, loop: ShowAttendTellLoop, last: ShowAttendTellStep, gates: Float[Tensor, "rows gates"], beams: int
+    ) -> ShowAttendTellStep:
+        recurrent, also = loop.cell.recall(last.hidden)
+        gate = torch.sigmoid(also[:, :1] + self.gate.bias.to(also.dtype))  # β, [rows, 1]
+        weights = log_prob = entropy = None
+        if loop.memory is None or self.attention is None:
+            context = loop.summary.repeat_interleave(beams, 0)
+        else:
+            output = self.attention(loop.memory, also[:, 1:].unflatten(0, (-1, beams)), loop.expected)
+            context, weights = output.context.flatten(0, 1), output.weights.flatten(0, 1)
+            if output.log_prob is not None:
+                log_prob, entropy = output.log_prob.flatten(), output.entropy.flatten()
+        context = gate * context
+        return ShowAttendTellStep(
+            loop.cell.step(gates, context, recurrent, last.hidden), context, weights, log_prob, entropy
+        )
+
+    def _features(self, y: Float[Tensor, "rows time embedding"], steps: list[ShowAttendTellStep]) -> Tensor:
+        """The features that predict the next token, for every step: [rows, time, embedding]."""
+        h = torch.stack([step.hidden[0] for step in steps], 1).to(y.dtype)
+        z = torch.stack([step.context for step in steps if step.context is not None], 1).to(y.dtype)
+        return self.dropout(torch.tanh(y + self.from_state(h) + self.from_context(z)))  # type: ignore[no-any-return]
+
+
+def _stacked(steps: list[ShowAttendTellStep], name: str) -> Tensor | None:
+    values = [getattr(step, name) for step in steps]
+    return None if any(value is None for value in values) else torch.stack(values, 1)

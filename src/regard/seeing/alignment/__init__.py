@@ -1,1 +1,0 @@
-"""Alignment: links between words and their error rate, weights between words, and the pointing game."""

@@ -1,0 +1,44 @@
+"""Analysis: head patterns, induction and retrieval heads, rollout, ablation, effects, distances between heads."""
+
+from .attribution import LogitAttribution, logit_attribution, logit_lens, next_tokens
+from .effects import Effects, effects
+from .energy_attribution import EnergyAttribution, contribution_table, energy_attribution, value_weighted_attention
+from .heads import (
+    classical_scaling,
+    flow,
+    head_distances,
+    head_matches,
+    induction_scores,
+    repeated_sequence,
+    retrieval_scores,
+    rollout,
+)
+from .interventions import ablate, output_difference
+from .patterns import THRESHOLDS, Patterns
+from .text_models import TokenizedText
+
+__all__ = [
+    "THRESHOLDS",
+    "Effects",
+    "EnergyAttribution",
+    "LogitAttribution",
+    "Patterns",
+    "TokenizedText",
+    "ablate",
+    "classical_scaling",
+    "contribution_table",
+    "effects",
+    "energy_attribution",
+    "flow",
+    "head_distances",
+    "head_matches",
+    "induction_scores",
+    "logit_attribution",
+    "logit_lens",
+    "next_tokens",
+    "output_difference",
+    "repeated_sequence",
+    "retrieval_scores",
+    "rollout",
+    "value_weighted_attention",
+]

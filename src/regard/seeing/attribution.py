@@ -1,0 +1,470 @@
+"""The residual stream of a forward pass: what the embedding, each layer's attention and the rest of the layer added.
+
+    x_{l+1} = x_l + a_l + m_l          logits = W_U · norm(x_L)
+
+x_l is the input of layer l, a_l what its attention adds (the heads side by side, times W_O, plus a bias) and m_l what
+its MLP adds. The parts are found in the data, not by the names of an architecture: the output projection is the module
+whose input is the output of the attention that was recorded, the MLP is the module of the layer whose output is
+x_{l+1} − x_l − a_l, and the final norm is the module whose output the output layer reads. A model that adds something
+else to the stream (a norm or a factor after the projection) is refused.
+
+Direct logit attribution: how much each head, MLP and the embedding adds to a logit, and each token through a head.
+
+The logit of a token is W_U[t] · norm(x_L) + b. At the scale that the final norm really had, norm is linear, so that the
+logit is a sum over everything that was added to the residual stream:
+
+    logit = u · x_0 + Σ_l Σ_h g_lh · o_lh + Σ_l u · bias_l + Σ_l u · m_l + constant        g_lh = W_O,lhᵀ u
+
+u is W_U[t] through the norm's gain, divided by its scale (and centred for a LayerNorm). Each head's part is in turn a
+sum over source tokens, Σ_j w_ij (g · v_j): `Contributions`. The sum is exact up to the rounding of the model's own
+arithmetic (Elhage et al. 2021; Wang et al. 2023).
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .modules import named_parts
+from .terminal import ResultTable
+from .text_models import first_tensor, run_model
+from .watch import watch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from jaxtyping import Float, Int
+
+    from ..attention.contributions import Contributions
+    from .call import Call
+    from .trace import Seen
+
+ROUNDING = 64
+"""How many units in the last place of the largest number the parts of a layer may differ from their sum."""
+
+
+@dataclass(slots=True, eq=False)
+class StreamLayer:
+    """One layer: its attention call, the projection of the heads, and the stream before and after it."""
+
+    name: str
+    call: Call
+    projection: nn.Module
+    heads: Float[Tensor, "b t heads_d"]
+    """The outputs of all heads side by side: the input of the projection."""
+    before: Float[Tensor, "b t d"]
+    attention: Float[Tensor, "b t d"]
+    after: Float[Tensor, "b t d"]
+    mlp: str
+    """The name of the module that adds the rest."""
+
+    @property
+    def rest(self) -> Float[Tensor, "b t d"]:
+        """What the MLP adds."""
+        return self.after - self.before - self.attention
+
+
+@dataclass(slots=True, eq=False)
+class ResidualStream:
+    """A recorded forward pass of a model whose layers add to a residual stream."""
+
+    seen: Seen
+    layers: list[StreamLayer]
+    norm: nn.Module
+    head: nn.Module
+    """The output layer, W_U."""
+    last: Float[Tensor, "b t d"]
+    """x_L, the input of the final norm."""
+    normed: Float[Tensor, "b t d"]
+    """norm(x_L), the input of the output layer."""
+    logits: Float[Tensor, "b t v"]
+    """As the output layer gives them."""
+    model_logits: Any
+    """The attribute `logits` of what the model returned, if it has one: the model may have scaled or capped them."""
+
+
+@torch.no_grad()
+def record_stream(
+    model: nn.Module, inputs: Tensor | Mapping[str, Any], *, head: nn.Module | None = None
+) -> ResidualStream:
+    """Run the model once and record its residual stream. `head`: its output layer, if it has no accessor for it."""
+    find = getattr(model, "get_output_embeddings", None)
+    head = head if head is not None or find is None else find()
+    if head is None:
+        raise ValueError(
+            f"{type(model).__name__} has no get_output_embeddings(), the layer that gives logits; name it with head=…"
+        )
+    with watch(model) as seen, _Recorder(model, head, seen).installed() as recorder:
+        output = run_model(model, inputs)
+    return recorder.stream(getattr(output, "logits", None))
+
+
+class _Recorder:
+    """Hooks that record the inputs and outputs of layers, projections, norms and the output layer."""
+
+    def __init__(self, model: nn.Module, head: nn.Module, seen: Seen) -> None:
+        self.model, self.head, self.seen = model, head, seen
+        self.layers: list[StreamLayer] = []
+        self._inputs: dict[str, Tensor] = {}  # of the layers that are running
+        self._children: dict[str, Tensor] = {}  # outputs of the modules of the layer that is running
+        self._projected: list[tuple[Call, str, nn.Module, Tensor, Tensor]] = []
+        self._norm: tuple[nn.Module, Tensor, Tensor] | None = None
+        self._final: tuple[nn.Module, Tensor, Tensor, Tensor] | None = None
+
+    @contextmanager
+    def installed(self) -> Iterator[_Recorder]:
+        handles = []
+        for name, part in named_parts(self.model):
+            parent, _, last = name.rpartition(".")
+            if last.isdecimal():
+                handles.append(part.register_forward_pre_hook(self._before_layer(name), with_kwargs=True))
+                handles.append(part.register_forward_hook(self._after_layer(name)))
+            elif parent.rpartition(".")[2].isdecimal():
+                handles.append(part.register_forward_hook(self._after_child(name)))
+            if part is self.head:
+                handles.append(part.register_forward_hook(self._after_head))
+            elif not part._modules and "norm" in type(part).__name__.lower():
+                handles.append(part.register_forward_hook(self._after_norm))
+            elif not part._modules and getattr(getattr(part, "weight", None), "ndim", 0) == 2:
+                handles.append(part.register_forward_hook(self._after_linear(name)))
+        try:
+            yield self
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _before_layer(self, name: str) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            x = first_tensor((*args, *(kwargs[key] for key in ("hidden_states", "x", "input") if key in kwargs)))
+            if x is not None:
+                self._inputs[name] = x
+                self._children.clear()
+
+        return hook
+
+    def _after_child(self, name: str) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            x = first_tensor(output)
+            if x is not None:
+                self._children[name] = x
+
+        return hook
+
+    def _after_linear(self, name: str) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            x, call = first_tensor(args), self.seen.calls[-1] if self.seen.calls else None
+            if x is None or call is None or any(call is done[0] for done in self._projected):
+                return
+            rows, out = call.outputs()
+            side_by_side = out.transpose(-3, -2).flatten(-2)
+            fits = x.dim() == 3 and x.shape[-1] == side_by_side.shape[-1] and x.shape[1] == call.shape[-2]
+            if fits and torch.equal(x[:, rows.to(x.device)], side_by_side):
+                self._projected.append((call, name, module, x, output))
+
+        return hook
+
+    def _after_layer(self, name: str) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            after, before = first_tensor(output), self._inputs.pop(name, None)
+            calls = [done for done in self._projected if done[1].startswith(f"{name}.")]
+            if after is None or before is None or not calls:
+                return
+            if len(calls) > 1:
+                raise ValueError(f"{name} has {len(calls)} attentions; a layer with one is expected")
+            call, _, projection, heads, attention = calls[0]
+            layer = StreamLayer(name, call, projection, heads, before, attention, after, "")
+            layer.mlp = self._find_rest(layer)
+            self.layers.append(layer)
+
+        return hook
+
+    def _find_rest(self, layer: StreamLayer) -> str:
+        """The module of the layer whose output is what attention did not add."""
+        rest, size = layer.rest, max(float(x.abs().max()) for x in (layer.before, layer.after, layer.attention))
+        for name, output in self._children.items():
+            same = output.numel() == rest.numel() and name.startswith(f"{layer.name}.")
+            if same and float((output.reshape(rest.shape) - rest).abs().max()) <= ROUNDING * size * _eps(rest):
+                return name
+        raise ValueError(
+            f"{layer.name}: its output is not its input plus what attention and one other module add, so the "
+            "contributions of heads to the residual stream are not W_O times their output. Models with norms or "
+            "factors after the projection (Gemma 2, Granite) or norms after the sum (BERT) are of this kind"
+        )
+
+    def _after_norm(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        x = first_tensor(args)
+        if x is not None:
+            self._norm = module, x, output
+
+    def _after_head(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        x = first_tensor(args)
+        if x is None or self._norm is None or self._norm[2].shape[-1] != x.shape[-1]:
+            return
+        norm, before, after = self._norm
+        if x.shape == after.shape and torch.equal(x, after):
+            self._final = norm, before, after, output
+
+    def stream(self, model_logits: Any) -> ResidualStream:
+        model = type(self.model).__name__
+        if not self.layers:
+            raise ValueError(
+                f"{model}: no layer was found whose attention is followed by a linear output projection; {self.seen!r}"
+            )
+        if self._final is None:
+            raise ValueError(
+                f"{model}: its output layer does not read the output of a final norm at every position; give inputs "
+                "without logits_to_keep"
+            )
+        norm, last, normed, logits = self._final
+        for layer, following in zip(self.layers, [*(x.before for x in self.layers[1:]), last], strict=True):
+            if layer.after.shape != following.shape or not torch.equal(layer.after, following):
+                raise ValueError(f"{layer.name}: its output is not the input of what follows it in the stream")
+        return ResidualStream(self.seen, self.layers, norm, self.head, last, normed, logits, model_logits)
+
+
+def _eps(x: Tensor) -> float:
+    return torch.finfo(x.dtype).eps
+
+
+@dataclass(slots=True, eq=False)
+class StreamAttribution:
+    """A number that is linear in the residual stream at one position, as a sum over what was added to the stream."""
+
+    constant: Float[Tensor, " b"]
+    """What does not depend on the stream: biases after it."""
+    embedding: Float[Tensor, " b"]
+    heads: Float[Tensor, "b layers heads"]
+    biases: Float[Tensor, "b layers"]
+    """Biases of the output projections of attention."""
+    mlps: Float[Tensor, "b layers"]
+    directions: list[Float[Tensor, "b heads d"]]
+    """g of each layer."""
+    stream: ResidualStream
+    rows: list[int]
+    """The position in each entry."""
+
+    @property
+    def total(self) -> Float[Tensor, " b"]:
+        """The sum of all parts."""
+        return self.constant + self.embedding + sum(x.flatten(1).sum(1) for x in (self.heads, self.biases, self.mlps))
+
+    @property
+    def size(self) -> Float[Tensor, " b"]:
+        """The sum of the sizes of all parts, which rounding errors of the sum are relative to."""
+        parts = (self.heads, self.biases, self.mlps)
+        return self.constant.abs() + self.embedding.abs() + sum(x.abs().flatten(1).sum(1) for x in parts)
+
+    def sources(self, layer: int, entry: int = 0) -> Contributions:
+        """What each source token adds through each head of a layer, [heads, 1, T_k]. Its rows sum to `heads`."""
+        call, row = self.stream.layers[layer].call, self.rows[entry]
+        g = self.directions[layer].to(call.v.dtype)[:, :, None]  # one direction for the one row that is read
+        lead = g if len(call.shape) > 3 else g[0]
+        part = call.contributions(lead)
+        return (part[entry] if len(call.shape) > 3 else part).rows(row)
+
+    def strongest(self, count: int = 10) -> list[tuple[int, int, float]]:
+        """(layer, head, mean over the batch) of the heads of largest size."""
+        mean = self.heads.mean(0)
+        order = mean.abs().flatten().argsort(descending=True)[:count].tolist()
+        return [(n // mean.shape[1], n % mean.shape[1], float(mean.flatten()[n])) for n in order]
+
+    def table(self) -> ResultTable:
+        """One row per part of each entry: what it is, its layer and head where it has one, and what it adds."""
+        rows: list[tuple[int, str, int | None, int | None, float]] = []
+        for entry in range(len(self.heads)):
+            rows.append((entry, "constant", None, None, float(self.constant[entry])))
+            rows.append((entry, "embedding", None, None, float(self.embedding[entry])))
+            for layer, (heads, bias, mlp) in enumerate(
+                zip(self.heads[entry].tolist(), self.biases[entry].tolist(), self.mlps[entry].tolist(), strict=True)
+            ):
+                rows += [(entry, "head", layer, head, value) for head, value in enumerate(heads)]
+                rows += [(entry, "bias", layer, None, bias), (entry, "mlp", layer, None, mlp)]
+        names = ("entry", "part", "layer", "head", "value")
+        return ResultTable({name: [row[at] for row in rows] for at, name in enumerate(names)})
+
+    def to_frame(self) -> Any:
+        """The table as a data frame of pandas or polars."""
+        return self.table().to_frame()
+
+    def save(self, path: str | Path) -> None:
+        """Write the table to .csv or .parquet."""
+        self.table().save(path)
+
+
+def stream_parts(
+    stream: ResidualStream,
+    depth: int,
+    at: tuple[Int[Tensor, " b"], Int[Tensor, " b"]],
+    u: Float[Tensor, "b d"],
+    constant: Float[Tensor, " b"],
+) -> StreamAttribution:
+    """The parts along u of the stream after `depth` layers, at the positions `at` (entries, rows)."""
+    count = len(u)
+    heads, biases, mlps, directions = [], [], [], []
+    for layer in stream.layers[:depth]:
+        g, bias = through_projection(layer.projection, layer.heads.shape[-1], u)
+        g, outputs = (x.unflatten(-1, (layer.call.heads, -1)).double() for x in (g, layer.heads[at]))
+        directions.append(g)
+        heads.append((g * outputs).sum(-1))
+        biases.append(bias)
+        mlps.append((u * layer.rest[at].double()).sum(-1))
+    embedding = (u * stream.layers[0].before[at].double()).sum(-1)
+    none = u.new_zeros(count, 0)
+    return StreamAttribution(
+        constant,
+        embedding,
+        torch.stack(heads, dim=1) if heads else u.new_zeros(count, 0, stream.layers[0].call.heads),
+        torch.stack(biases, dim=1) if biases else none,
+        torch.stack(mlps, dim=1) if mlps else none,
+        directions,
+        stream,
+        at[1].tolist(),
+    )
+
+
+@torch.no_grad()
+def through_norm(norm: nn.Module, x: Tensor, y: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """The direction before the norm, at the scale it had, and what its bias adds.
+
+    A LayerNorm is y = γ (x − mean) s + β, a norm by root mean squares y = γ x s. The scale s is that of the real
+    output, by least squares; if no scale gives that output, the norm is of another kind.
+    """
+    x, y = x.double(), y.double()
+    beta = torch.zeros_like(x[0])
+    if isinstance(norm, nn.LayerNorm):
+        gain = torch.ones_like(beta) if norm.weight is None else norm.weight.double()
+        beta = beta if norm.bias is None else norm.bias.double()
+        centred = x - x.mean(-1, keepdim=True)
+    else:
+        parameter = next(norm.parameters(), y)
+        gain = norm(torch.full_like(beta, 100, dtype=parameter.dtype)[None])[0].double()  # of equal numbers: γ
+        centred = x
+    before = gain * centred
+    scale = (before * (y - beta)).sum(-1, keepdim=True) / before.square().sum(-1, keepdim=True)
+    error = float(((before * scale + beta - y).norm(dim=-1) / y.norm(dim=-1)).max())
+    if not error < 0.02:
+        raise ValueError(
+            f"the norm {type(norm).__name__} is neither a LayerNorm nor a norm by root mean squares: no scale gives "
+            f"its output (relative error {error:.2g}), so what follows it is no sum of parts of the stream"
+        )
+    direction = gain * u
+    if isinstance(norm, nn.LayerNorm):
+        direction = direction - direction.mean(-1, keepdim=True)
+    return direction * scale, u @ beta
+
+
+def through_projection(projection: nn.Module, width: int, u: Tensor) -> tuple[Tensor, Tensor]:
+    """W_Oᵀ u, from the module itself, whatever holds its weights, and u · bias."""
+    dtype = next(projection.parameters()).dtype
+    with torch.enable_grad():
+        z = torch.zeros(len(u), width, dtype=dtype, device=u.device, requires_grad=True)
+        y = projection(z)
+        (g,) = torch.autograd.grad((y * u.to(dtype)).sum(), z)
+    return g, (y.detach().double() * u).sum(-1)
+
+
+@dataclass(slots=True, eq=False)
+class LogitAttribution(StreamAttribution):
+    """The parts of a logit, or of the difference of two, for each entry of the batch."""
+
+    logit: Float[Tensor, " b"]
+    """What the output layer of the model computed."""
+
+
+def logit_attribution(
+    model: nn.Module,
+    inputs: Tensor | Mapping[str, Any],
+    tokens: int | Sequence[int] | Tensor,
+    minus: int | Sequence[int] | Tensor | None = None,
+    *,
+    position: int | Sequence[int] = -1,
+    head: nn.Module | None = None,
+) -> LogitAttribution:
+    """Direct logit attribution from one run of the model.
+
+        logit_attribution(model, {"input_ids": ids}, tokens=mary, minus=john).strongest(5)
+
+    `tokens` are vocabulary indices, one for each entry of the batch or one for all; with `minus` the difference of two
+    logits is attributed. `position` is where in the text the logit stands. `head` names the output layer of a model
+    that has no `get_output_embeddings()`. See `residual_stream` for the models that are taken.
+    """
+    stream = record_stream(model, inputs, head=head)
+    count, length = stream.last.shape[:2]
+    positions = [position] * count if isinstance(position, int) else list(position)
+    if len(positions) != count or not all(-length <= x < length for x in positions):
+        raise ValueError(f"position is one of {length} tokens, for all or for each of {count} texts; got {position}")
+    rows = [x % length for x in positions]
+    at = torch.arange(count, device=stream.last.device), torch.tensor(rows, device=stream.last.device)
+    chosen = _indices(tokens, count, stream)
+    others = None if minus is None else _indices(minus, count, stream)
+    u, constant = _unembedding(stream, chosen, others)
+    u, offset = through_norm(stream.norm, stream.last[at], stream.normed[at], u)
+    logits = stream.logits[at].double()
+    logit = logits.gather(1, chosen[:, None]).squeeze(1)
+    if others is not None:
+        logit = logit - logits.gather(1, others[:, None]).squeeze(1)
+    parts = stream_parts(stream, len(stream.layers), at, u, constant + offset)
+    return LogitAttribution(**{field.name: getattr(parts, field.name) for field in fields(parts)}, logit=logit)
+
+
+def _indices(tokens: int | Sequence[int] | Tensor, count: int, stream: ResidualStream) -> Tensor:
+    indices = torch.as_tensor(tokens, device=stream.logits.device).flatten()
+    size = stream.logits.shape[-1]
+    if len(indices) not in (1, count) or not bool(((indices >= 0) & (indices < size)).all()):
+        raise ValueError(
+            f"tokens are indices below {size}, the size of the vocabulary: one, or one for each of {count} texts; got "
+            f"{indices.tolist()}"
+        )
+    return indices.expand(count)
+
+
+def _unembedding(stream: ResidualStream, chosen: Tensor, others: Tensor | None) -> tuple[Tensor, Tensor]:
+    """W_U[t] of each entry, less that of the other token, and the bias of the output layer."""
+    with torch.enable_grad():
+        z = torch.zeros_like(stream.normed[:, 0], requires_grad=True)
+        logits = stream.head(z)
+        logit = logits.gather(1, chosen[:, None]).squeeze(1)
+        if others is not None:
+            logit = logit - logits.gather(1, others[:, None]).squeeze(1)
+        (u,) = torch.autograd.grad(logit.sum(), z)
+    return u.double(), logit.detach().double()
+
+
+class NextTokens(NamedTuple):
+    """The likeliest next tokens, likeliest first."""
+
+    probabilities: Float[Tensor, "... count"]
+    tokens: Int[Tensor, "... count"]
+
+
+@torch.no_grad()
+def logit_lens(
+    model: nn.Module, inputs: Tensor | Mapping[str, Any], *, position: int = -1, head: nn.Module | None = None
+) -> Float[Tensor, "layers_1 b v"]:
+    """The output layer and the final norm applied to the stream before the first layer and after each.
+
+    The last of the `layers + 1` are the logits of the model. A model that changes what its output layer gives (by a
+    factor or a cap) is refused.
+    """
+    stream = record_stream(model, inputs, head=head)
+    own, logits = stream.model_logits, stream.logits
+    if isinstance(own, torch.Tensor) and own.shape == logits.shape:
+        error = float((own.double() - logits.double()).norm() / logits.double().norm())
+        if not error < 0.02:
+            raise ValueError(
+                f"{type(model).__name__} changes the logits after its output layer, by a factor or a cap (relative "
+                f"difference {error:.2g}), so the output layer alone does not give its next tokens"
+            )
+    points = [stream.layers[0].before, *(layer.after for layer in stream.layers)]
+    return torch.stack([stream.head(stream.norm(x[:, position])) for x in points])
+
+
+def next_tokens(logits: Float[Tensor, "... v"], count: int = 5) -> NextTokens:
+    """The probabilities of the likeliest next tokens."""
+    top = logits.detach().float().softmax(-1).topk(min(count, logits.shape[-1]))
+    return NextTokens(top.values, top.indices)

@@ -1,1 +1,0 @@
-"""Capture: record every attention call of a model while it runs."""

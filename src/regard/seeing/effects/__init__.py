@@ -1,1 +1,0 @@
-"""Effects: what heads, layers and tokens do to what a model computes."""

@@ -1,0 +1,300 @@
+"""The tap of Hugging Face Transformers' attention interface: sdpa, eager, flash and flex.
+
+`AttentionInterface.get_interface` returns the function of a layer, which is called as (module, q, k, v, mask, …) and
+returns [B, T_q, heads, D]. If it calls scaled_dot_product_attention, that tap records the call, with the mask and flags
+of the kernel; otherwise the record is made from the arguments of the interface.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ..attention.masks import mask_mod
+from ..attention.normalizers import Softmax
+from . import routing
+from .call import BUDGET, Call, GraphOutput
+from .generation import Record, causal_window, dot_energies, placed, record_of_weights
+from .routing import Replacement, Tap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor, nn
+
+    from ..attention.energy_matrix import EnergyMatrix
+    from .interventions import Intervention
+    from .recorder import CapturedCall
+
+
+class EagerFormula(NamedTuple):
+    """The formula by which our weights were equal to those of a module's eager attention."""
+
+    rounded: bool
+    """Whether scores are rounded to the type of the queries."""
+    has_sinks: bool
+
+
+verified: dict[tuple[Any, ...], EagerFormula] = {}
+"""The formulas of modules whose eager weights were compared with ours. Cleared when a watch opens."""
+OPTIONS = ("scaling", "softcap", "position_bias", "sliding_window", "is_causal", "s_aux")
+"""The arguments that decide the weights."""
+HALF = (torch.float16, torch.bfloat16)
+
+
+def _replacements() -> Iterator[Replacement]:
+    modeling = sys.modules.get("transformers.modeling_utils")  # imported if there is a Transformers model
+    interface = getattr(modeling, "AttentionInterface", None)
+    if interface is not None and hasattr(interface, "get_interface"):
+        yield Replacement(interface, "get_interface", _tapped_get_interface, is_active=None)
+
+
+def _tapped_get_interface(original: Callable[..., Any]) -> Callable[..., Any]:
+    def get_interface(self: Any, attn_implementation: str, default: Callable[..., Any]) -> Any:
+        function = original(self, attn_implementation, default)
+        if not routing.is_active():
+            return function
+        return functools.partial(_attention, function, attn_implementation or "eager")
+
+    return get_interface
+
+
+def _attention(
+    function: Callable[..., Any],
+    implementation: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    ablations = routing.ablations_of(module) if routing.ablations else []
+    if ablations:
+        attention_mask = _ablated_mask(attention_mask, ablations, implementation, module, query, key, kwargs)
+    state = routing.local.state
+    waiting = state.softmaxes
+    if waiting:  # this is the attention of the module; a softmax of its own before, without a product, is not used
+        waiting[:] = [softmax for softmax in waiting if softmax.pieces or softmax.module is not module]
+    options = _options(kwargs) if verified else {}
+    formula = verified.get((id(module), function, *options)) if verified else None
+    if formula is not None:  # nothing inside needs to be seen
+        before, state.suspended = state.suspended, True
+        try:
+            result = function(module, query, key, value, attention_mask, *args, **kwargs)
+        finally:
+            state.suspended = before
+        _capture(formula, implementation, module, query, key, value, attention_mask, result[0], options, kwargs)
+    else:
+        interface_call, outer = routing.InterfaceCall(module, key, value), state.interface_call
+        state.interface_call = interface_call
+        try:
+            result = function(module, query, key, value, attention_mask, *args, **kwargs)
+        finally:
+            state.interface_call = outer
+        if not interface_call.reported:
+            _report(function, implementation, interface_call, query, attention_mask, result, kwargs)
+    for ablation, name in ablations:
+        result = (ablation.output(name, result[0], dim=2), *result[1:])
+    return result
+
+
+def _ablated_mask(
+    mask: Any,
+    ablations: list[tuple[Intervention, str]],
+    implementation: str,
+    module: nn.Module,
+    q: Tensor,
+    k: Tensor,
+    options: dict[str, Any],
+) -> Any:
+    """The mask without the ablated tokens, in the form this implementation takes."""
+    if not any(ablation.tokens for ablation, _ in ablations):
+        return mask
+    if implementation not in ("sdpa", "eager"):
+        raise ValueError(f"tokens can be ablated under sdpa and eager attention; the model runs {implementation}")
+    flag = implementation == "sdpa" and mask is None and q.shape[-2] > 1 and _is_causal(module, options)
+    for ablation, name in ablations:
+        mask, flag = ablation.mask(name, mask, flag, q, k)
+    if implementation == "eager" and isinstance(mask, torch.Tensor) and mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(~mask, torch.finfo(q.dtype).min)
+    return mask
+
+
+def _report(
+    function: Callable[..., Any],
+    implementation: str,
+    call: routing.InterfaceCall,
+    query: Tensor,
+    mask: Any,
+    result: Any,
+    arguments: dict[str, Any],
+) -> None:
+    """Report a call that no tap inside the interface has seen, and verify its weights if it has some."""
+    module, options, dropout = call.module, _options(arguments), _dropout(call.module, arguments)
+    key, output = (id(module), function, *options), GraphOutput(result[0], _transposed)
+    try:
+        record = _record(key, implementation, call, query, mask, result, options, dropout)
+    except Exception as error:
+        routing.report_missed(routing.failure(error), module)
+        return
+    formula = verified.get(key)
+    if formula is None:
+        routing.report(record, module, output=output)
+    else:
+        _capture(formula, implementation, module, query, call.key, call.value, mask, result[0], options, arguments)
+
+
+def _capture(
+    formula: EagerFormula,
+    implementation: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Any,
+    out: Tensor,
+    options: dict[str, Any],
+    arguments: dict[str, Any],
+) -> None:
+    """Collect references to the tensors of a verified module."""
+    rounded, has_sinks = formula
+    learned: tuple[Tensor, ...] = ()
+    settings: tuple[Any, ...] | None = (options.get("scaling"), options.get("softcap"), rounded)
+    if has_sinks or "position_bias" in options:
+        bias, sinks = options.get("position_bias"), _sinks(module, options) if has_sinks else None
+        learned = tuple([x for x in (bias, sinks) if x is not None])
+        settings = None if bias is not None else settings
+    dropout = _dropout(module, arguments)
+    routing.try_capture(
+        _captured_record, query, key, value, out.transpose(1, 2), module, mask, None, learned, settings,
+        (implementation, module, options, dropout, rounded), (out, _transposed),
+    )  # fmt: skip
+
+
+def _options(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: arguments[name] for name in OPTIONS if name in arguments and arguments[name] is not None}
+
+
+def _dropout(module: nn.Module, arguments: dict[str, Any]) -> float:
+    return float(arguments.get("dropout", 0.0)) if module.training else 0.0
+
+
+def _transposed(x: Tensor) -> Tensor:
+    """The interface returns [B, T_q, heads, D]."""
+    return x.transpose(1, 2)
+
+
+def _sinks(module: nn.Module, options: dict[str, Any]) -> Tensor | None:
+    sinks: Tensor | None = options.get("s_aux", getattr(module, "sinks", None))
+    return sinks
+
+
+def _captured_record(call: CapturedCall) -> Record:
+    """The record of a call of eager attention in a module whose weights were compared before."""
+    implementation, module, options, dropout, rounded = call.details
+    energies = _energies(implementation, module, call.q, call.k, call.mask, options, rounded)
+    sinks = _sinks(module, options)
+    normalize = Softmax() if sinks is None else Softmax(sink=sinks.detach().flatten())
+    cross = routing.is_cross(module)
+    return Record(energies, call.v, call.out, implementation, normalize, None, dropout, cross, call.rows)
+
+
+def _record(
+    key: tuple[Any, ...],
+    implementation: str,
+    call: routing.InterfaceCall,
+    query: Tensor,
+    mask: Any,
+    result: Any,
+    options: dict[str, Any],
+    dropout: float,
+) -> Record:
+    module, value = call.module, call.value
+    out, weights = result[0], result[1] if len(result) > 1 else None
+    sinks = _sinks(module, options)
+    energies = _energies(implementation, module, query, call.key, mask, options)
+    record = Record(
+        energies,
+        value.detach(),
+        out.detach().transpose(1, 2).view(*query.shape[:-1], value.shape[-1]),
+        implementation,
+        normalize=Softmax() if sinks is None else Softmax(sink=sinks.detach().flatten()),
+        dropout=dropout,
+        cross=routing.is_cross(module),
+    )
+    if call.weights is not None and (weights is None or call.weights.shape == weights.shape):
+        weights = call.weights  # before dropout; those returned are after it
+    elif record.dropout:
+        weights = None  # nothing to compare with
+    if implementation == "eager" and weights is not None:
+        # In half precision eager attention rounds its scores, and its weights are those of rounded scores.
+        records = [(record, False)]
+        if query.dtype in HALF:
+            rounded = _energies(implementation, module, query, call.key, mask, options, rounded=True)
+            records.insert(0, (replace(record, energies=rounded), True))
+        for same, is_rounded in records:
+            if _agrees(same, weights):
+                verified[key] = EagerFormula(is_rounded, sinks is not None)
+                return same
+        # A sink may be applied to the output, after a softmax without it: the output decides.
+        if sinks is not None and Call("", placed(record, torch.Tensor.detach)).fidelity().faithful:
+            return record
+        if call.weights is None or weights is not call.weights:
+            raise ValueError(f"the weights of {type(module).__name__} are not the softmax of its queries and keys")
+        groups = record.energies.groups
+        v = record.v if groups == 1 else record.v.repeat_interleave(groups, dim=-3)
+        reason = "they are not the softmax of its queries and keys"
+        own = record_of_weights(weights, v, record.out, "eager, its own way", record.dropout, reason=reason)
+        return replace(own, cross=record.cross)
+    return record
+
+
+def _energies(
+    implementation: str,
+    module: nn.Module,
+    q: Tensor,
+    k: Tensor,
+    mask: Any,
+    options: dict[str, Any],
+    rounded: bool = False,
+) -> EnergyMatrix:
+    scale, softcap = options.get("scaling"), options.get("softcap")
+    bias = options.get("position_bias")
+    if implementation == "flex_attention" and hasattr(mask, "mask_mod"):
+        mask = mask_mod(mask.mask_mod)
+    if "flash" not in implementation:
+        if isinstance(mask, torch.Tensor):
+            mask = mask[..., : k.shape[-2]]
+        return dot_energies(q, k, scale, masks=(bias, mask), softcap=softcap, rounded=rounded)
+    # Flash kernels take the padding [B, T_k] and flags. A window is symmetric, cut by causality; it is left out if it
+    # is wider than the text.
+    size = options.get("sliding_window")
+    size = size if size and size < k.shape[-2] else None
+    window = causal_window(q.shape[-2], k.shape[-2], _is_causal(module, options), size)
+    padding = None if mask is None else mask[:, None, None, -k.shape[-2] :].bool()
+    return dot_energies(q, k, scale, masks=(bias, window, padding), softcap=softcap or None)
+
+
+def _is_causal(module: nn.Module, options: dict[str, Any]) -> bool:
+    flag = options.get("is_causal")
+    return bool(getattr(module, "is_causal", True) if flag is None else flag)
+
+
+@torch.no_grad()
+def _agrees(record: Record, weights: Tensor) -> bool:
+    """Whether the record gives the weights that the eager function used."""
+    ours = Call("", placed(record, torch.Tensor.detach)).weights
+    rows = sorted({0, weights.shape[-2] // 2, weights.shape[-2] - 1})
+    theirs = weights[..., rows, :].float()
+    # Relative to each row: with many keys every weight is small. A row that a sink takes whole is zero in both.
+    error = (ours.tile(rows, slice(None)) - theirs).norm(dim=-1)
+    return bool((error <= BUDGET[weights.dtype] * theirs.norm(dim=-1)).all())
+
+
+TAP = Tap("a Hugging Face attention", _replacements, on_watch=verified.clear)

@@ -1,0 +1,293 @@
+"""The tap of nn.MultiheadAttention with need_weights=True, and of its and nn.TransformerEncoderLayer's fast paths.
+
+With need_weights=False they call scaled_dot_product_attention, which has a tap of its own. Otherwise projections and
+attention are one function, which exposes no queries and keys. These are computed when they are needed, by running the
+same projections again; fidelity is measured on the output of the model.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ..attention.blocks import ChangedInPlaceError, TensorVersions
+from . import routing
+from .call import GraphOutput
+from .generation import ROWS, some_rows
+from .routing import Replacement, Tap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+    from .generation import Record
+
+NAMES = tuple(inspect.signature(F.multi_head_attention_forward).parameters)
+DEFAULTS = {
+    name: x.default
+    for name, x in inspect.signature(F.multi_head_attention_forward).parameters.items()
+    if x.default is not inspect.Parameter.empty
+}
+NEED_WEIGHTS = NAMES.index("need_weights")
+KEY_PADDING, FULL_MASK = 1, 2  # mask_type of the fast paths: [B, T_k], [B, heads, T_q, T_k]; 0 is [T_q, T_k]
+
+
+def _replacements() -> Iterator[Replacement]:
+    yield Replacement(F, "multi_head_attention_forward", _forward)
+    yield Replacement(nn.MultiheadAttention, "forward", _module_forward)
+    fast_paths = {"_native_multi_head_attention": _native, "_transformer_encoder_layer_fwd": _encoder_layer}
+    for name, function in fast_paths.items():
+        if hasattr(torch, name):  # private to PyTorch
+            yield Replacement(torch, name, function)
+
+
+def _module_forward(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Notes which module runs. To find it by the call stack takes longer: its `forward` has many variables."""
+    state = routing.local.state
+    before, state.multihead_forward = state.multihead_forward, module
+    try:
+        return original(module, *args, **kwargs)
+    finally:
+        state.multihead_forward = before
+
+
+def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    needs_weights = args[NEED_WEIGHTS] if len(args) > NEED_WEIGHTS else kwargs.get("need_weights", True)
+    state = routing.local.state
+    module = state.multihead_forward
+    if not needs_weights:
+        outer, state.multihead = state.multihead, module
+        try:
+            return original(*args, **kwargs)
+        finally:
+            state.multihead = outer
+    if routing.ablations and routing.ablations_of(None):
+        raise ValueError("nn.MultiheadAttention can be ablated only when called with need_weights=False")
+    before, state.suspended = state.suspended, True
+    try:
+        result = original(*args, **kwargs)
+    finally:
+        state.suspended = before
+    # Every line here runs once for each call of a watched model, and is written for speed.
+    tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+    if [x for x in tensors if x.grad_fn is not None]:  # parameters have no graph, and are kept as they are
+        args = tuple([_without_graph(x) for x in args])
+        kwargs = {name: _without_graph(x) for name, x in kwargs.items()}
+        tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+    out = result[0].detach()
+    if len(out) <= ROWS:  # [T, B, E] or [T, E]
+        rows, kept = None, out.clone()
+    else:
+        rows, kept = some_rows(_batch_first(out))
+    make = functools.partial(_record, original, args, kwargs, rows, kept, TensorVersions(tensors))
+    output = None
+    if routing.keeps_gradients():
+        output = GraphOutput(result[0], functools.partial(_gradient_before_projection, args, kwargs))
+    routing.report(make, module, tensors=(*tensors[:3], kept), output=output)
+    return result
+
+
+def _without_graph(x: Any) -> Any:
+    return x.detach() if isinstance(x, torch.Tensor) and x.grad_fn is not None else x
+
+
+def _batch_first(out: Tensor) -> Tensor:
+    """From [T, B, E] or [T, E] to [B, T, E]."""
+    return out.transpose(0, 1) if out.dim() == 3 else out[None]
+
+
+def _record(
+    original: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    rows: Tensor | None,
+    out: Tensor,
+    versions: TensorVersions,
+) -> Record:
+    """`out` is [B, rows, E], or what the function returned if `rows` is None."""
+    _check_unchanged(versions)
+    options = _arguments(args, kwargs)
+    query, key, dropout = options["query"], options["key"], options["dropout_p"] if options["training"] else 0.0
+    record = _inner_call(original, options | {"need_weights": False, "dropout_p": 0.0})
+    after = _output_projection(options["out_proj_weight"], options["out_proj_bias"])
+    cross = query is not key and query.data_ptr() != key.data_ptr()
+    out = _batch_first(out) if rows is None else out
+    return replace(
+        record, out=out, rows=rows, after=after, origin="nn.MultiheadAttention", dropout=dropout, cross=cross
+    )
+
+
+def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of F.multi_head_attention_forward by name."""
+    return DEFAULTS | dict(zip(NAMES, args, strict=False)) | kwargs
+
+
+def _gradient_before_projection(args: tuple[Any, ...], kwargs: dict[str, Any], g: Tensor) -> Tensor:
+    """From [T, B, E] or [T, E] after the output projection to [B, heads, T, D] before it.
+
+    Under autocast the gradient is of the lower precision, and the parameter is not.
+    """
+    g, options = _batch_first(g), _arguments(args, kwargs)
+    before: Tensor = (g @ options["out_proj_weight"].to(g.dtype)).unflatten(-1, (options["num_heads"], -1))
+    return before.transpose(1, 2)
+
+
+def _native(original: Callable[..., Any], *args: Any) -> Any:
+    """torch._native_multi_head_attention: batch first, and evaluation only."""
+    result = original(*args)
+    (query, key, value), layer, rest = args[:3], args[3:9], args[9:]
+    mask, mask_type = (rest[0], rest[3]) if len(rest) > 3 else (None, None)
+    rows, out = some_rows(result[0])
+    versions = TensorVersions([x for x in args if isinstance(x, torch.Tensor)])
+
+    def make() -> Record:
+        _check_unchanged(versions)
+        options = _options(query, key, value, layer, mask, mask_type, _lengths(query))
+        record = _inner_call(F.multi_head_attention_forward, options)
+        origin, after = "nn.MultiheadAttention, fast path", _output_projection(*layer[-2:])
+        record = replace(record, out=out, rows=rows, after=after, origin=origin, cross=query is not key)
+        return _without_padding(record, query)
+
+    routing.report(make, routing.local.state.multihead_forward, tensors=(query, key, value, out))
+    return result
+
+
+def _encoder_layer(original: Callable[..., Tensor], *args: Any) -> Tensor:
+    """torch._transformer_encoder_layer_fwd: the whole layer in one kernel."""
+    out = original(*args)
+    src, layer, (gelu, norm_first, eps, *rest) = args[0], args[1:7], args[7:]
+    norm1, norm2, up, down = (tuple(rest[at : at + 2]) for at in (0, 2, 4, 6))
+    mask, mask_type = (*rest[8:], None, None)[:2]
+
+    def norm(x: Tensor, parameters: tuple[Tensor, Tensor]) -> Tensor:
+        return F.layer_norm(x, layer[:1], *parameters, eps)
+
+    def feed_forward(x: Tensor) -> Tensor:
+        return F.linear((F.gelu if gelu else F.relu)(F.linear(x, *up)), *down)
+
+    versions, (kept_rows, kept) = TensorVersions([x for x in args if isinstance(x, torch.Tensor)]), some_rows(out)
+
+    def make() -> Record:
+        _check_unchanged(versions)
+        padded = _padded(src)
+        x = norm(padded, norm1) if norm_first else padded
+        options = _options(x, x, x, layer, mask, mask_type, _lengths(src))
+        record = _inner_call(F.multi_head_attention_forward, options)
+        project = _output_projection(*layer[-2:])
+
+        def after(z: Tensor, rows: Tensor) -> Tensor:
+            y = padded[:, rows] + project(z, rows)
+            if norm_first:
+                return y + feed_forward(norm(y, norm2))
+            y = norm(y, norm1)
+            return norm(y + feed_forward(y), norm2)
+
+        origin = "nn.TransformerEncoderLayer, fast path"
+        return _without_padding(replace(record, out=kept, rows=kept_rows, after=after, origin=origin, cross=False), src)
+
+    routing.report(make, tensors=(src, kept))
+    return out
+
+
+def _inner_call(function: Callable[..., Any], options: dict[str, Any]) -> Record:
+    """The call of scaled_dot_product_attention that the same inputs lead to with need_weights=False."""
+    routing.install()
+    try:
+        with torch.no_grad(), routing.capture_calls() as calls:
+            function(**options)
+    finally:
+        routing.remove()
+    return calls[-1]
+
+
+def _output_projection(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
+    def after(z: Tensor, rows: Tensor) -> Tensor:
+        """[B, heads, rows, D] → [B, rows, E]"""
+        return F.linear(z.transpose(1, 2).flatten(2), weight, bias)
+
+    return after
+
+
+def _options(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layer: tuple[Any, ...],
+    mask: Tensor | None,
+    mask_type: int | None,
+    lengths: Tensor | None,
+) -> dict[str, Any]:
+    """The arguments of F.multi_head_attention_forward for the same call: sequence first.
+
+    `layer` is what both fast paths take: width, heads, then weight and bias of the input and the output projection.
+    """
+    width, heads, w_in, b_in, w_out, b_out = layer
+    q, k, v = (_padded(x).transpose(0, 1) for x in (query, key, value))
+    attn_mask, padding = mask, None
+    if lengths is not None:
+        padding = torch.arange(k.shape[0], device=k.device) >= lengths[:, None]
+    elif mask is not None and mask_type == KEY_PADDING:
+        attn_mask, padding = None, mask
+    elif mask is not None and mask_type == FULL_MASK:
+        attn_mask = mask.expand(q.shape[1], heads, q.shape[0], k.shape[0]).flatten(0, 1)
+    return {
+        "query": q,
+        "key": k,
+        "value": v,
+        "embed_dim_to_check": width,
+        "num_heads": heads,
+        "in_proj_weight": w_in,
+        "in_proj_bias": b_in,
+        "bias_k": None,
+        "bias_v": None,
+        "add_zero_attn": False,
+        "dropout_p": 0.0,
+        "out_proj_weight": w_out,
+        "out_proj_bias": b_out,
+        "training": False,
+        "key_padding_mask": padding,
+        "need_weights": False,
+        "attn_mask": attn_mask,
+    }
+
+
+def _padded(x: Tensor) -> Tensor:
+    return torch.nested.to_padded_tensor(x, 0.0) if x.is_nested else x
+
+
+def _lengths(x: Tensor) -> Tensor | None:
+    """The lengths of a nested tensor's sequences; nn.TransformerEncoder makes one of a padded batch."""
+    return torch.tensor([len(part) for part in x.unbind()], device=x.device) if x.is_nested else None
+
+
+def _without_padding(record: Record, nested: Tensor) -> Record:
+    """The record with padded rows of the output set to zero."""
+    lengths = _lengths(nested)
+    if lengths is None:
+        return record
+    out, after = _padded(record.out), record.after
+    assert after is not None
+    real = torch.arange(out.shape[1], device=out.device) < lengths[:, None]
+
+    def masked(z: Tensor, rows: Tensor) -> Tensor:
+        return after(z, rows) * real[:, rows, None]
+
+    return replace(record, out=out, after=masked)
+
+
+def _check_unchanged(versions: TensorVersions) -> None:
+    if versions.changed():
+        raise ChangedInPlaceError(
+            "the inputs or parameters of nn.MultiheadAttention were changed in place since it was called, and its "
+            "queries and keys are computed from them; ask before changing them (before optimizer.step())"
+        )
+
+
+TAP = Tap("nn.MultiheadAttention", _replacements)

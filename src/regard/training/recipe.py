@@ -1,0 +1,319 @@
+"""Recipes: the settings of a training run, where they come from, and how they are checked."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, Field, WrapValidator, model_validator, with_config
+
+from ..models.base import SOURCES, TaskName, plugin_config
+from ..models.classifier import ClassifierConfig, HeadConfig
+from ..models.decoder import DecoderConfig
+from ..models.encoder_decoder import DECODERS, ENCODERS, EncoderDecoderConfig
+from ..models.encoders import EncoderConfig
+from ..models.multi_decoder import MultiDecoderConfig
+from ..plugins import load_plugin, plugin_path
+from .recipe_sections import (
+    LONGEST,
+    STRICT,
+    Count,
+    Data,
+    DataSection,
+    SearchSection,
+    SourceSection,
+    StrictSection,
+    TextSource,
+    TokenizerSection,
+    TrainingSection,
+    known_or_plugin,
+    refuse_unknown_keys,
+)
+
+if TYPE_CHECKING:
+    from pydantic import ValidatorFunctionWrapHandler
+
+    from ..models.decoder import DecoderConfig as AnyDecoderConfig
+    from ..models.encoders import EncoderConfig as AnyEncoderConfig
+
+for _part in (*ENCODERS.values(), *DECODERS.values(), HeadConfig):
+    with_config(STRICT)(_part)  # plain dataclasses, checked as strictly as the sections here
+
+
+def _task_base() -> type[Any]:
+    from .tasks import Task
+
+    return Task
+
+
+def _check_part(part: Any) -> Any:
+    """The part's own rules, which its configuration class states."""
+    if part is not None:
+        part.check()
+    return part
+
+
+def _plugin(name: str, kinds: dict[str, type[Any]]) -> WrapValidator:
+    """Before pydantic chooses among our own kinds: a plug-in, which reads its own settings."""
+    bases: dict[str, type[Any]] = {"encoder": EncoderConfig, "decoder": DecoderConfig, "head": HeadConfig}
+
+    def validate(value: Any, other: ValidatorFunctionWrapHandler) -> Any:
+        kind = value.get("kind") if isinstance(value, dict) else None
+        if not isinstance(kind, str) or kind in kinds or plugin_path(kind, name) is None:
+            return other(value)
+        return plugin_config(value, name, bases[name], refuse_unknown_keys)
+
+    return WrapValidator(validate)
+
+
+class Recipe(StrictSection):
+    name: str = Field(pattern=r"^[\w.-]+$", description="of the run's folder, with the seed")
+    about: str = ""
+    seed: Annotated[Count, Field(le=2**32 - 1 - 2**16)] = 1  # NumPy's, with room for the processes
+    task: Annotated[str, known_or_plugin("task", tuple(SOURCES), _task_base)] = Field(
+        default="translate", description="translate, write, classify, caption or spell"
+    )
+    tied: Literal["none", "decoder", "all"] = Field(
+        default="none", description="share embeddings: the decoder's input and output, or the encoder's too"
+    )
+    decoders: list[str] = Field(
+        default=[], description="tags that begin the source, as <2es>: one decoder for each, all over one encoder"
+    )
+    data: Data
+    source: SourceSection = TextSource()
+    tokenizer: TokenizerSection = TokenizerSection()
+    encoder: Annotated[
+        AnyEncoderConfig, Field(discriminator="kind"), _plugin("encoder", ENCODERS), AfterValidator(_check_part)
+    ]
+    decoder: Annotated[
+        AnyDecoderConfig | None,
+        Field(discriminator="kind"),
+        _plugin("decoder", DECODERS),
+        AfterValidator(_check_part),
+    ] = None
+    head: Annotated[HeadConfig | None, _plugin("head", {}), AfterValidator(_check_part)] = None
+    training: TrainingSection = TrainingSection()
+    search: SearchSection = SearchSection()
+
+    @model_validator(mode="after")
+    def _set_longest(self) -> Recipe:
+        """The default of data.longest is that of the source, unless this kind of data has one of its own."""
+        fields = (kind.model_fields["longest"] for kind in (DataSection, type(self.data)))
+        general, default = (field.default for field in fields)
+        if "longest" not in self.data.model_fields_set and default == general:
+            data = self.data.model_copy(update={"longest": LONGEST.get(self.source.kind, default)})
+            object.__setattr__(self, "data", data)  # a recipe is frozen, once it is whole
+        return self
+
+    @model_validator(mode="after")
+    def _check_sections(self) -> Recipe:
+        """Rules between sections."""
+        wrong = self._task_problems()
+        vocabulary = 1 if self.source.kind == "text" else 0  # the real size is not known yet
+        if self.decoder is not None:
+            wrong += self.writer(vocabulary, 1, list(range(1, len(self.decoders) + 1))).problems()
+            if self.tied == "all" and not self.tokenizer.joint:
+                wrong.append('tied = "all" needs tokenizer.joint = true: source and target share one vocabulary')
+            if self.decoder.copies and not self.tokenizer.joint:
+                wrong.append("decoder.copy = true needs tokenizer.joint = true: source and target share one vocabulary")
+            if self.tokenizer.slots and not self.decoder.copies:
+                wrong.append(f"tokenizer.slots = {self.tokenizer.slots} needs decoder.copy = true, which copies them")
+            if not self.decoder.attends and self.search.coverage_penalty:
+                wrong.append('search.coverage_penalty needs attention, and decoder.attention is "none"; set it to 0')
+        elif self.decoders:
+            wrong.append(f"decoders = {self.decoders} needs a section [decoder]")
+        if self.head is not None:
+            wrong += self.classifier(vocabulary, 1).problems()
+        if self.training.schedule == "inverse-square-root" and not self.training.warmup:
+            wrong.append(
+                'training.schedule = "inverse-square-root" falls from the end of the warm-up on, and training.warmup '
+                "is 0: set it, to 1000 for instance"
+            )
+        if self.training.ema and self.training.strategy == "fsdp":
+            wrong.append(
+                'training.ema averages whole parameters, and training.strategy = "fsdp" shards them; set it to 0'
+            )
+        if self.training.strategy == "fsdp" and self.training.precision not in ("auto", "32-true", "bf16-mixed"):
+            wrong.append(
+                f'training.precision = "{self.training.precision}" does not go with training.strategy = "fsdp"; '
+                'set it to "32-true" or "bf16-mixed"'
+            )
+        if self.training.init and self.tokenizer.load:
+            wrong.append("training.init brings its own vocabulary, and tokenizer.load names another; remove one")
+        if not self.training.init and (self.training.init_parts or self.training.init_vocabulary != "keep"):
+            wrong.append("training.init_parts and training.init_vocabulary need training.init, a model to start from")
+        for key in ("weights", "tags"):
+            if getattr(self.data, key, []) and self.source.kind != "text":
+                wrong.append(f'data.{key} is for sources that are text; source.kind = "{self.source.kind}"')
+        if self.tokenizer.dropout and (self.tokenizer.kind != "bpe" or self.base_task == "write"):
+            wrong.append(
+                'tokenizer.dropout leaves out merges of tokenizer.kind = "bpe" in pairs; this recipe has '
+                f'tokenizer.kind = "{self.tokenizer.kind}" and task = "{self.task}"; set it to 0'
+            )
+        if getattr(self.data, "tags", []) and self.tokenizer.slots:
+            wrong.append("data.tags and tokenizer.slots both need the end of the vocabulary; remove one")
+        if self.training.tokens < self.data.longest:
+            wrong.append(
+                f"training.tokens = {self.training.tokens} holds no pair of data.longest = {self.data.longest} tokens; "
+                "raise the one or lower the other"
+            )
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        return self
+
+    def _task_problems(self) -> list[str]:
+        """Sections that the task needs, and what its source must be."""
+        wrong, task, reads, encoder = [], self.base_task, self.source.kind, self.encoder
+        needed, other = ("head", "decoder") if task == "classify" else ("decoder", "head")
+        if getattr(self, needed) is None:
+            wrong.append(f'task = "{task}" needs a section [{needed}]')
+        if getattr(self, other) is not None:
+            wrong.append(f'task = "{task}" has no use for a section [{other}]; remove it')
+        if reads not in SOURCES[task]:
+            wrong.append(f'task = "{task}" reads {" or ".join(SOURCES[task])}; source.kind = "{reads}"')
+        if encoder.reads != reads:
+            wrong.append(f'source.kind = "{reads}", and the encoder, of kind "{encoder.kind}", reads {encoder.reads}')
+        sizes = [getattr(part, "size", None) for part in (self.source, encoder)]
+        if encoder.reads == reads == "picture" and sizes[0] != sizes[1]:
+            wrong.append(f"source.size = {sizes[0]}, and encoder.size = {sizes[1]}: pictures have one size")
+        if self.data.kind == "stream" and (task != "translate" or reads != "text"):
+            wrong.append(f'data.kind = "stream" is for task = "translate" and sources that are text; task = "{task}"')
+        if (self.data.kind in ("text", "phrases")) != (task == "write"):
+            wrong.append(f'task = "{task}" does not go with data.kind = "{self.data.kind}"')
+        return wrong
+
+    @property
+    def base_task(self) -> TaskName:
+        """The task, or the one of ours that a plug-in is a variant of."""
+        if self.task in SOURCES:
+            return self.task
+        name: TaskName = load_plugin(self.task, "task", _task_base(), "task").name
+        return name
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a CUDA graph can record the loss of its model; the sizes of the vocabularies do not matter."""
+        tags = list(range(1, len(self.decoders) + 1))
+        return (self.writer(1, 1, tags) if self.head is None else self.classifier(1, 1)).capturable
+
+    def writer(
+        self, source_vocabulary: int, target_vocabulary: int, tags: list[int] | None = None
+    ) -> EncoderDecoderConfig:
+        """The model's config, now that the sizes of the vocabularies are known, and the tokens of `decoders`."""
+        assert self.decoder is not None
+        values: dict[str, Any] = {
+            "source_vocabulary": source_vocabulary,
+            "target_vocabulary": target_vocabulary,
+            "encoder": self.encoder,
+            "decoder": self.decoder,
+            "tied": self.tied,
+            "longest": self.data.longest,
+        }
+        return MultiDecoderConfig(**values, tags=tags) if tags else EncoderDecoderConfig(**values)
+
+    def classifier(self, source_vocabulary: int, classes: int) -> ClassifierConfig:
+        """The same for a classifier."""
+        assert self.head is not None
+        return ClassifierConfig(
+            source_vocabulary=source_vocabulary,
+            classes=classes,
+            encoder=self.encoder,
+            head=self.head,
+            longest=self.data.longest,
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        parts = {name: getattr(self, name) for name in ("encoder", "decoder", "head")}
+        values = {**self.model_dump(exclude={"data", *parts}), "data": self.data.model_dump()}
+        return {**values, **{name: part and asdict(part) for name, part in parts.items()}}
+
+
+MODEL_NOTES = {
+    "cell": "gru or lstm",
+    "embedding": "width of the word embeddings",
+    "width": "of the states; of each direction in a bidirectional encoder",
+    "bidirectional": "read the source both ways",
+    "hidden": "width of the feed-forward part, or of an additive energy",
+    "key_heads": "fewer heads for keys and values; 0: as many as heads",
+    "norm": "layer norms before (pre) or after (post) each part; none has none, to see what happens",
+    "positions": "sinusoidal, learned, rotary or alibi; none reads a set of tokens",
+    "residual": "add each part to its input, x + part(x); false leaves out the x, to see what happens",
+    "scaled": "divide energies by √d; false does not, to see what happens",
+    "masked": "a token sees itself and those before it; false lets it see all while training, to see what happens",
+    "idf": "of TF-IDF: smoothed, log((1 + N) / (1 + n)) + 1, or plain, log(N / n)",
+    "attention": "rnn: none, bahdanau (look, then step), luong (step, then look), conditional (step, look, "
+    "step); tell: none, soft, hard",
+    "energy": "additive, dot, general or concat",
+    "scope": "global; local-m: around the diagonal; local-p: around a place it predicts",
+    "window": "D of local attention: it looks at 2D + 1 places",
+    "fusion": "how an encoder's tape enters: none (no encoder), shallow or deep",
+    "input_feeding": "feed what attention found into the next step",
+    "readout": "plain, or maxout over pairs",
+    "recurrent_dropout": "of the state between steps, one mask for all steps of a sentence",
+    "word_dropout": "of whole words at the input",
+    "copy": "copy words of the source that attention points to (pointer-generator)",
+    "size": "of the pictures, in pixels a side",
+    "tuned": "whether weights that others trained learn on",
+    "penalty": "λ of Xu et al. 2015: every place is to be looked at once in all; of soft attention",
+    "reward": "λ_r of Xu et al. 2015: how much hard attention learns from how well its draws did",
+    "entropy": "λ_e of Xu et al. 2015: how much hard attention is kept open",
+    "warmup": "updates in which hard attention goes from soft to drawing",
+}
+
+
+WIDTH = 44  # column of the comments, where a line leaves room for them
+CONTROL = re.compile(r"[\x00-\x1f\x7f]+")  # what TOML forbids in a comment, ends of lines among them
+
+
+def recipe_toml(recipe: Recipe) -> str:
+    """The recipe as commented TOML, defaults included: a run can be repeated from this file alone."""
+    head: list[str] = []
+    sections: list[str] = []
+    for name in type(recipe).model_fields:
+        value = getattr(recipe, name)
+        if name == "about" and value:
+            head.insert(0, f"# {CONTROL.sub(' ', value)}")  # a comment is one line
+        if value is None:  # a section that this task has no use for
+            continue
+        if isinstance(value, bool | int | float | str | list):
+            head.append(_line(name, value, type(recipe).model_fields[name].description))
+        else:
+            sections.extend(["", f"[{name}]", *_section(value)])
+    return "\n".join([*head, *sections]) + "\n"
+
+
+def settings_toml(values: dict[str, Any]) -> str:
+    """Settings as they are, without defaults and comments."""
+    head = [_line(key, value, None) for key, value in values.items() if not isinstance(value, dict)]
+    sections = {key: value for key, value in values.items() if isinstance(value, dict)}
+    for name, section in sections.items():
+        head += ["", f"[{name}]", *(_line(key, value, None) for key, value in section.items())]
+    return "\n".join(head).strip("\n") + "\n"
+
+
+def _section(part: Any) -> list[str]:
+    if isinstance(part, BaseModel):
+        known = type(part).model_fields
+        return [_line(name, getattr(part, name), known[name].description) for name in known]
+    return [_line(name, value, MODEL_NOTES.get(name)) for name, value in vars(part).items()]
+
+
+def _line(key: str, value: object, note: str | None) -> str:
+    line = f"{key} = {_value(value)}"
+    return f"{line:<{WIDTH}}  # {note}" if note else line
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # TOML's basic strings are JSON's, but for DEL, which JSON leaves as it is.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list):
+        return f"[{', '.join(_value(item) for item in value)}]"
+    if isinstance(value, dict):
+        items = (f"{_value(key)} = {_value(item)}" for key, item in value.items())
+        return f"{{ {', '.join(items)} }}" if value else "{}"
+    return repr(value)  # int and float: TOML reads what Python writes, 1e-05 included

@@ -1,0 +1,472 @@
+"""Run: the folder of a training run and the files in it.
+
+provenance.json of a run: with what, from what and how it was trained, one entry per session.
+
+A session is one start of the command: the first, and each `--resume`. The file is for people and for the model card;
+training reads only which settings a session changed.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import math
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..decoding.exports import record_run_exports
+from ..decoding.load_model_and_tokenizers import is_earlier
+from ..files import DamagedFileError, is_leftover, make_folder, read_object, remove_unfinished, sha256, write_text
+from ..messages import is_secret, redacted
+from .recipe import recipe_toml
+from .recipe_files import load_recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from .recipe import Recipe
+
+RECIPE = "recipe.toml"
+# What a run and its commands write, beside the recipe and the checkpoints.
+OWNED = (
+    "model",
+    "data",
+    "metrics.csv",
+    "tensorboard",
+    "wandb",
+    "mlflow",
+    "results.json",
+    "ctranslate2",
+    "onnx",
+    "provenance.json",
+)
+
+
+class Run:
+    """The folder runs/NAME-SEED/ and its recipe."""
+
+    def __init__(self, folder: Path, recipe: Recipe) -> None:
+        self.folder, self.recipe = folder, recipe
+        self.data = folder / "data"  # tokenizers and encoded corpora
+        self.checkpoints = folder / "checkpoints"
+        self.last = self.checkpoints / "last.ckpt"  # everything that --resume needs
+        self.previous = self.checkpoints / "previous.ckpt"  # the one before, for when the last is damaged
+        self.metrics = folder / "metrics.csv"
+        self.model = folder / "model"  # the trained model, for `from_pretrained`; written when the run is finished
+
+    def __repr__(self) -> str:
+        """The folder, how far the run is, and the best score of its validations."""
+        from .checkpoint import read_checkpoint
+
+        parts = [repr(str(self.folder)), "finished" if self.model.exists() else "not finished"]
+        with suppress(DamagedFileError, OSError, KeyError):
+            checkpoint = read_checkpoint(self.last)
+            standing = checkpoint["regard"]["standing"]
+            parts.append(f"update {checkpoint['global_step']:,}")
+            if standing["best_update"]:
+                column = self.metrics.read_text(encoding="utf-8").partition("\n")[0].rpartition(",")[2]
+                parts.append(f"best {column} {abs(standing['best']):.4g} at update {standing['best_update']:,}")
+        return f"Run({', '.join(parts)})"
+
+    @classmethod
+    def create(cls, recipe: Recipe, folder: Path, *, force: bool = False) -> Run:
+        """A new folder with its recipe. An existing run is replaced only if it never began, or with `force`."""
+        if folder.exists() and not _is_empty(folder):
+            there = cls(folder, recipe)
+            if not ((folder / RECIPE).is_file() and there.checkpoints.is_dir()):
+                raise ValueError(f"{folder} exists and is no run; {there.other_folder}")
+            # A run whose data could not be prepared (an error in a file, say) has nothing to lose.
+            begun = there.data.exists() or any(there.checkpoints.iterdir())
+            if begun and not force:
+                replaced = "--force" if there.has_recipe else "force=True"
+                raise ValueError(
+                    f"{folder} holds a run; continue it with {there.continuation}, or replace it with {replaced}"
+                )
+            _clear(folder)
+        run = cls(folder, recipe)
+        make_folder(run.checkpoints)
+        remove_unfinished(folder)
+        write_text(folder / RECIPE, recipe_toml(recipe))  # last: a folder with a recipe is a run
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        """An existing run of a recipe."""
+        file = cls.recipe_file(folder)
+        if not has_corpus(file):
+            raise ValueError(
+                f"{folder} is a run that fit(model, …) began in Python, and its model and batches are not in the "
+                "folder: continue it there, with fit(model, folder, resume=True, train=…, valid=…)"
+            )
+        return cls(folder, load_recipe(file))
+
+    @property
+    def has_recipe(self) -> bool:
+        """Whether a recipe describes its model and corpus; otherwise `fit(model, …)` was given them."""
+        return hasattr(self.recipe, "data")
+
+    @property
+    def continuation(self) -> str:
+        """What continues this run after an interruption: the command, or the call in Python."""
+        if self.has_recipe:
+            return f"regard train --resume {self.folder}"
+        return f"fit(model, {str(self.folder)!r}, resume=True, train=…, valid=…)"
+
+    @property
+    def other_folder(self) -> str:
+        """How to train into another folder, for messages."""
+        return "choose another folder" + (" with --out" if self.has_recipe else ", the second argument of fit")
+
+    @staticmethod
+    def recipe_file(folder: Path) -> Path:
+        """The recipe.toml of an existing run."""
+        file = folder / RECIPE
+        if not file.is_file():
+            raise ValueError(f"{folder} is no run: it holds no {RECIPE}")
+        return file
+
+    def extend(self, recipe: Recipe, update: int) -> Run:
+        """The same run with a changed recipe. A finished model, of this update, moves to model-UPDATE/.
+
+        Where that exists, to model-UPDATE-2/ and so on: nothing is replaced.
+        The recipe is written last: killed before, the run is finished again from its checkpoint.
+        """
+        if self.model.exists():
+            self.model.rename(self._free_name(f"model-{update}"))
+        write_text(self.folder / RECIPE, recipe_toml(recipe))
+        return Run(self.folder, recipe)
+
+    def _free_name(self, name: str) -> Path:
+        names = itertools.chain([name], (f"{name}-{count}" for count in itertools.count(2)))
+        return next(path for path in map(self.folder.joinpath, names) if not os.path.lexists(path))
+
+    @staticmethod
+    @contextmanager
+    def alone(folder: Path) -> Iterator[None]:
+        """Lock the folder: two processes that train into it would overwrite each other's files."""
+        try:
+            import fcntl
+        except ModuleNotFoundError:  # not on Windows
+            yield
+            return
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released however the process ends
+        except BlockingIOError:
+            os.close(handle)
+            raise ValueError(f"another process trains into {folder}; wait for it, or choose another folder") from None
+        try:
+            yield
+        finally:
+            os.close(handle)
+
+    def require(self, size: int) -> None:
+        """Raise an error now if the folder is not writable, or the disk has not `size` bytes for checkpoints.
+
+        Checkpoints of an interrupted run count as part of `size`.
+        """
+        with tempfile.TemporaryFile(dir=self.checkpoints):
+            pass
+        free = shutil.disk_usage(self.folder).free
+        needed = size - sum(file.stat().st_size for file in self.checkpoints.iterdir() if file.is_file())
+        if free < needed:
+            raise OSError(
+                f"the disk of {self.folder} has {free / 1e6:,.0f} MB free, and this run may need "
+                f"{needed / 1e6:,.0f} MB more: free some, {self.other_folder}, or lower training.average"
+            )
+
+
+def has_corpus(file: Path) -> bool:
+    """Whether a recipe.toml has a section [data], as every recipe has; what cannot be read is left to its loader."""
+    try:
+        return "data" in tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError):
+        return True
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether a run was begun in this folder."""
+    return (folder / RECIPE).is_file()
+
+
+def anchored(recipe: Recipe) -> Recipe:
+    """The recipe with absolute paths in data.root and training.init: the run can be used from any working directory.
+
+    A root that names an environment variable stays as it is: so a run can move to another machine.
+    """
+    init = recipe.training.init
+    if init and Path(init).is_dir():
+        training = recipe.training.model_copy(update={"init": str(Path(init).absolute())})
+        recipe = recipe.model_copy(update={"training": training})
+    root = getattr(recipe.data, "root", "$")
+    if "$" in root:
+        return recipe
+    data = recipe.data.model_copy(update={"root": str(Path(root).expanduser().absolute())})
+    return recipe.model_copy(update={"data": data})
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether a folder has nothing in it, or only what a power cut left of making a run: its recipe comes last."""
+    if not folder.is_dir():
+        return False
+    left = [path for path in folder.iterdir() if not is_leftover(path)]
+    return all(path.name == "checkpoints" and path.is_dir() and not any(path.iterdir()) for path in left)
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a run wrote, its recipe last: interrupted, it is still a run. Other files stay."""
+    remove_unfinished(folder)
+    earlier = (path.name for path in folder.iterdir() if is_earlier(path))
+    for name in (*OWNED, *earlier, "checkpoints", RECIPE):
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+NAME = "provenance.json"
+PACKAGES = ("regard", "torch", "pytorch-lightning", "numpy", "tokenizers", "safetensors", "triton")
+VARIABLES = ("REGARD_", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG", "SLURM_JOB_ID")
+"""Names, or how they begin, of the environment variables that are recorded, without those that hold secrets."""
+GIT_SECONDS = 10
+"""After which the commit counts as unknown."""
+
+
+class Provenance:
+    """The record of a run. `data` and `init` have the SHA-256 of the files that it was trained from."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / NAME
+        self._values = read_object(self.file, "remove it") if self.file.is_file() else {"sessions": []}
+
+    @property
+    def sessions(self) -> list[dict[str, Any]]:
+        return [each for each in self._values.get("sessions", []) if isinstance(each, dict)]
+
+    def begin_session(self, update: int, changed: dict[str, list[Any]]) -> None:
+        """Add a session that starts after this update; `changed` has the old and the new value of each setting."""
+        session = {
+            "began": datetime.now(UTC).isoformat(timespec="seconds"),
+            "after_update": update,
+            "command": command(),
+            "changed": changed,
+            "versions": versions(),
+            "commit": commit(Path.cwd()),
+            "environment": environment(),
+        }
+        self._values["sessions"] = [*self.sessions, session]
+        self._write()
+
+    def record_files(self, key: str, files: Iterable[Path], root: Path) -> None:
+        """The SHA-256 of files, by their path below `root`."""
+        self._values[key] = {
+            (file.relative_to(root) if file.is_relative_to(root) else file).as_posix(): sha256(file) for file in files
+        }
+        self._write()
+
+    def record_dataset(self, name: str, revision: str) -> None:
+        """A dataset that is streamed, with its commit; "" where that is not known."""
+        self._values["dataset"] = {"name": name, "revision": revision}
+        self._write()
+
+    def settings_at(self, update: int) -> dict[str, Any]:
+        """The values at the checkpoint of this update, of the settings that sessions begun after it have changed."""
+        former: dict[str, Any] = {}
+        for session in self.sessions:
+            if session["after_update"] >= update:
+                former = {key: old for key, (old, _) in session["changed"].items()} | former
+        return former
+
+    def card(self) -> str:
+        """The lines of the model card: command, versions, commit and checksums."""
+        if not self.sessions:
+            return ""
+        lines = []
+        for session in self.sessions:
+            if session["after_update"] == 0 or session["changed"]:
+                lines.append(f"    {session['command']}\n")
+        last = self.sessions[-1]
+        made = ", ".join(f"{name} {number}" for name, number in last["versions"].items())
+        lines.append(f"Versions: {made}." + (f" Commit {last['commit'][:12]}." if last["commit"] else ""))
+        if dataset := self._values.get("dataset"):
+            lines.append(f"\nDataset: `{dataset['name']}`, revision {dataset['revision'] or 'not known'}.")
+        for key, heading in (("data", "Data"), ("init", "Started from")):
+            files = self._values.get(key) or {}
+            lines += [f"\n{heading} (SHA-256):\n"] if files else []
+            lines += [f"- `{name}` {digest[:16]}…" for name, digest in files.items()]
+        return "\n".join(lines)
+
+    def _write(self) -> None:
+        self._values = redacted(self._values)
+        write_text(self.file, json.dumps(self._values, indent=1, ensure_ascii=False) + "\n")
+
+
+def command() -> str:
+    """The command as it was typed, or the program that called `fit`."""
+    program = Path(sys.argv[0]).name
+    return shlex.join(["regard" if program in ("regard", "__main__.py") else program, *sys.argv[1:]])
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that decide results, those that are installed."""
+    import torch
+
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found | ({"cuda": torch.version.cuda} if torch.version.cuda else {})
+
+
+def environment() -> dict[str, Any]:
+    import torch
+
+    return {
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "devices": [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())],
+        "variables": {name: value for name, value in sorted(os.environ.items()) if recorded(name)},
+    }
+
+
+def recorded(variable: str) -> bool:
+    return variable.startswith(VARIABLES) and not is_secret(variable)
+
+
+def commit(folder: Path) -> str | None:
+    """The commit that is checked out in a folder, if that is in a Git repository of this user.
+
+    `rev-parse` runs nothing that the repository's configuration names (`git status` would: core.fsmonitor).
+    """
+    command = ["git", "--no-pager", "rev-parse", "--verify", "--quiet", "HEAD"]
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=GIT_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):  # no Git, no repository, no commit yet
+        return None
+    return done.stdout.strip()
+
+
+OPEN = ("about", "data.", "training.", "search.")
+"""What may change, by name or by how it begins …"""
+CLOSED = {
+    "data.longest": "the model has been built for it",
+    "training.init": "training starts from another model only once",
+    "training.init_parts": "training starts from another model only once",
+    "training.init_vocabulary": "the vocabulary has been made",
+    "training.freeze": "the optimizer's state in the checkpoint is of the parts that learn",
+    "training.part_rates": "the optimizer's state in the checkpoint has a group for each of these parts",
+    "training.ema": "the checkpoint has that moving average, or none",
+    "training.strategy": "it decides in which form checkpoints are written",
+}
+"""… except these keys, each for its reason."""
+MODEL = "it decides what the model is made of, or how it began"
+"""The reason for all other keys."""
+
+
+class RunExtension:
+    """A start of the command in a run that has begun, with the settings that it changes; with none, it does nothing.
+
+    Until `begin` the run's folder is as it was, but for data/, which says itself from which settings it was prepared.
+    """
+
+    def __init__(self, run: Run, recipe: Recipe, update: int, changed: dict[str, list[Any]]) -> None:
+        """`recipe` is the changed one; the run is at this update."""
+        self._run, self._recipe, self._update, self._changed = run, recipe, update, changed
+        self.has_begun = not changed
+
+    def begin(self) -> None:
+        """Record the session, move a finished model away and write the recipe, when nothing is left to be checked.
+
+        Exports and results of an earlier version first get a record of the model that they are of. In this order:
+        after a kill between any two, the recipe is still the old one, and so are `changed_since` and what resuming
+        makes of the checkpoint.
+        """
+        if self.has_begun:
+            return
+        from .results import record_run_results  # imports scores, which training alone does not need
+
+        record_run_exports(self._run.folder, self._run.model)
+        with suppress(DamagedFileError):  # what cannot be read is nobody's score
+            record_run_results(self._run.folder)
+        Provenance(self._run.folder).begin_session(self._update, self._changed)
+        self._run.extend(self._recipe, self._update)
+        self.has_begun = True
+
+    def changed_since(self, update: int) -> set[str]:
+        """The settings that are not those with which the checkpoint of this update was written.
+
+        Several sessions may have changed them: a session that is killed before its first checkpoint is followed by
+        one from the same update. One that was killed before it wrote the recipe changed nothing.
+        """
+        former = Provenance(self._run.folder).settings_at(update)
+        for key, (old, _) in self._changed.items():
+            former.setdefault(key, old)
+        now = flat_settings(self._recipe.to_dict())
+        return {key for key, old in former.items() if json.dumps(old) != json.dumps(now.get(key))}
+
+
+def changed_settings(old: Recipe, new: Recipe) -> dict[str, list[Any]]:
+    """The settings that differ: dotted key → [old value, new value]."""
+    before, after = flat_settings(old.to_dict()), flat_settings(new.to_dict())
+    keys = dict.fromkeys([*before, *after])
+    return {key: [before.get(key), after.get(key)] for key in keys if before.get(key) != after.get(key)}
+
+
+def require_open(changed: dict[str, list[Any]], folder: object) -> None:
+    """Raise an error that names a setting which a run that has begun cannot change, why, and which ones can."""
+    for key, (old, new) in changed.items():
+        if not key.startswith(OPEN) or key in CLOSED:
+            raise ValueError(
+                f"{key} cannot change in a run that has begun: {CLOSED.get(key, MODEL)}. In {folder} it is "
+                f"{old!r:.60}, and {new!r:.60} was given. The other keys of [data], [training] and [search] can "
+                f"change, except {', '.join(other for other in CLOSED if other != key)}. For another {key}, begin a "
+                f"new run, perhaps with {weights_source(folder)}"
+            )
+
+
+def weights_source(folder: object) -> str:
+    """How a new run takes the weights of the one in this folder."""
+    file = Path(str(folder)) / RECIPE
+    if not file.is_file() or has_corpus(file):
+        return f"training.init={folder}"
+    return f"a model into which the weights of {folder} are loaded before fit"
+
+
+def flat_settings(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by their dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and value and key != "part_rates":
+            flat |= flat_settings(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def learning_curve(metrics: Path, column: str) -> list[tuple[float, float]]:
+    """The points (update, value) of a column, such as "valid_nll"; lines without a finite value are left out."""
+    points = []
+    with metrics.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if column not in row:
+                raise ValueError(f"{metrics} has no column {column}; it has {', '.join(row)}")
+            if row[column] and math.isfinite(float(row[column])):
+                points.append((float(row["update"]), float(row[column])))
+    return points

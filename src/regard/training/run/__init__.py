@@ -1,1 +1,0 @@
-"""Run: the folder of a training run and the files in it."""

@@ -1,1 +1,0 @@
-"""Scores: metrics of translations, captions, labels, and the evaluation of a model."""

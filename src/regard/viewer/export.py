@@ -1,0 +1,311 @@
+"""Map tiles of a single file: the tiles of every head of a long text.
+
+Single file: the viewer and one trace as an HTML file that works without a server or a network.
+
+The file contains the responses to the page's requests, by URL. Matrices up to a size are stored whole, in float16;
+larger ones as tiles of the map, down to the level with that many cells. The page says where a response is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import hashlib
+import html
+import json
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, get_args
+
+import anywidget
+import traitlets
+
+from ..files import write_text
+from .library import Library
+from .responses import STATIC, EncodedArray, request, script, styles
+from .server import create_app
+from .tiles import Pool, Tile, TilePyramid
+from .traces import TraceView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fastapi import FastAPI
+
+    from ..seeing.trace import Seen
+
+SIDE = 256
+"""Cells along a tile of the map (data/tiles.js)."""
+LARGE = 240
+"""Cells of the Model view's large map (views/model/model.js)."""
+
+
+def map_tiles(trace: TraceView, size: int, progress: Callable[[float], None]) -> dict[str, dict[str, Any]]:
+    """The compressed tiles of all calls of more than `size` tokens, by the URL that the page requests them with."""
+    heads = [
+        (entry, at, head)
+        for entry, (at, call) in product(range(trace.batch), enumerate(trace.seen))
+        for head in range(call.heads if max(call.shape[-2:]) > size else 0)
+    ]
+    tiles: dict[str, dict[str, Any]] = {}
+    for at, place in enumerate(heads):
+        tiles |= _head_tiles(trace, *place, size)
+        progress((at + 1) / len(heads))
+    return tiles
+
+
+def array_entry(metadata: dict[str, Any], data: bytes) -> dict[str, Any]:
+    """An array as the file holds it."""
+    return {**metadata, "data": base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()}
+
+
+def _head_tiles(trace: TraceView, entry: int, call: int, head: int, size: int) -> dict[str, dict[str, Any]]:
+    pyramid = TilePyramid(trace.weights(call, entry)[head])
+    tiles: dict[str, dict[str, Any]] = {}
+    for tile, pool in product(_tiles(pyramid.queries, pyramid.keys, size), get_args(Pool)):
+        for band in pyramid.missing_bands(tile):
+            pyramid.pool_band(band)
+        array = EncodedArray.of_tile(pyramid, tile, pool, "float16")
+        # Sorted by name, as in the keys of the page (keyOf in data/sources.js).
+        parameters = sorted({**asdict(tile), "entry": entry, "head": head, "pool": pool}.items())
+        query = "&".join(f"{name}={value}" for name, value in parameters)
+        tiles[f"/api/traces/{trace.id}/calls/{call}/tile?{query}"] = array_entry(array.metadata, array.data)
+    return tiles
+
+
+def _tiles(queries: int, keys: int, size: int) -> list[Tile]:
+    """The map's tiles of every level that has at most `size` cells along a side, and the Model view's large map."""
+    longest, level = max(queries, keys), 0
+    while SIDE << level < longest:
+        level += 1
+    tiles = [Tile(0, 0, queries, keys, min(LARGE, queries), min(LARGE, keys))]
+    while level >= 0 and -(-longest >> level) <= max(size, SIDE):
+        reach = SIDE << level
+        for top, left in product(range(0, queries, reach), range(0, keys, reach)):
+            bottom, right = min(top + reach, queries), min(left + reach, keys)
+            tiles.append(Tile(top, left, bottom, right, -(-(bottom - top) >> level), -(-(right - left) >> level)))
+        level -= 1
+    return tiles
+
+
+FIRST, NEXT = 1.0, 0.5
+"""Seconds until the line appears, and between two of its changes."""
+
+
+class ProgressLine:
+    """Called with the share that is done. Nothing is written of a task that ends within a second, or to a file.
+
+    In a notebook, whose stream is no terminal, the line is written over as well.
+    """
+
+    def __init__(self, name: str, stream: TextIO | None = None) -> None:
+        self.name, self.stream = name, sys.stderr if stream is None else stream
+        self.time = time.monotonic() + FIRST
+        self.written = False
+        self.visible = self.stream.isatty() or type(self.stream).__module__.startswith("ipykernel.")
+
+    def __call__(self, share: float) -> None:
+        now = time.monotonic()
+        if not self.visible or (now < self.time and not (self.written and share >= 1)):
+            return
+        self.time, self.written = now + NEXT, True
+        self.stream.write(f"\r{self.name}: {100 * share:.0f} %" + ("\n" if share >= 1 else ""))
+        self.stream.flush()
+
+
+SMALL = 32
+"""Cells of the Model view's small maps (views/model.js)."""
+TILES = 0.8
+"""The share of the time that the tiles of a long text take."""
+MOST = 1 << 28
+"""Numbers of one file: half a gigabyte."""
+
+
+def write(seen: Seen, path: str | Path, size: int = SIDE) -> None:
+    """Write the HTML file."""
+    path = Path(path)
+    if not 1 <= size <= 4096:
+        raise ValueError(f"size is the number of tokens, or cells, along a stored matrix: 1 to 4096, got {size}")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path} cannot be written: there is no folder {path.parent}")
+    trace = TraceView.of(seen)
+    numbers = sum(call.heads * min(call.shape[-2], size) * min(call.shape[-1], size) for call in seen) * trace.batch
+    if numbers > MOST:
+        raise ValueError(f"{numbers:,} weights do not fit into one file; at most {MOST:,}: give a smaller size")
+    write_text(path, _html(trace_responses(trace, size, ProgressLine(f"writing {path.name}")), trace.title))
+
+
+def trace_responses(
+    trace: TraceView, size: int = SIDE, progress: Callable[[float], None] = lambda share: None
+) -> dict[str, Any]:
+    """The responses to all that the page asks of a trace: {"json": values, "arrays": compressed arrays}, by URL.
+
+    `progress` is called with the share that is done, from 0 to 1.
+    """
+    # The tiles of a long text take most of the time, and say how far they are.
+    tiles = map_tiles(trace, size, lambda share: progress(TILES * share))
+    app = create_app(Library([trace]))
+    try:
+        with ThreadPoolExecutor(1) as thread:  # in a notebook, an event loop runs already on this thread
+            responses = thread.submit(asyncio.run, _responses(app, trace, size)).result()
+    finally:
+        app.state.jobs.close()
+    responses["arrays"] |= tiles
+    progress(1.0)
+    return responses
+
+
+def _html(responses: dict[str, Any], title: str) -> str:
+    """The page. Its content security policy allows this script and no other, and no requests."""
+    code = script()
+    if "</script" in code.lower():
+        raise ValueError("the page's script contains </script, which would end the script element")
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    # HTML has no escapes inside a script element. JSON has one for <, with which </script would begin.
+    data = json.dumps(responses, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    icon = base64.b64encode((STATIC / "icon.svg").read_bytes()).decode()
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:; "
+        "media-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{html.escape(title)}</title>
+<link rel="icon" href="data:image/svg+xml;base64,{icon}">
+<style>
+{styles()}
+</style>
+</head>
+<body class="regard-page">
+<div id="regard" data-source="file"></div>
+<script type="application/json" id="responses">{data}</script>
+<script type="module">{code}</script>
+</body>
+</html>
+"""
+
+
+async def _responses(app: FastAPI, trace: TraceView, size: int) -> dict[str, Any]:
+    """{"json": values, "arrays": compressed arrays with their metadata}, by URL; all but the tiles of maps."""
+    responses: dict[str, dict[str, Any]] = {"json": {}, "arrays": {}}
+
+    async def store(url: str, options: str = "") -> None:
+        while True:
+            response = await request(app, "GET", url + options)
+            if response.status >= 400:
+                raise ValueError(json.loads(response.body)["error"])
+            metadata = response.array
+            if metadata is None:
+                responses["json"][url] = json.loads(response.body)
+                return
+            if metadata.pop("computed") >= 1:
+                responses["arrays"][url] = array_entry(metadata, response.body)
+                return
+
+    root = f"/api/traces/{trace.id}"
+    for url in ("/api/about", "/api/traces", root):
+        await store(url)
+    for entry in range(trace.batch):
+        if entry:
+            await store(f"{root}?entry={entry}")
+        for path in ("stats", "patterns"):
+            await store(f"{root}/{path}?entry={entry}")
+        for pool in ("max", "mean"):
+            await store(f"{root}/thumbs?entry={entry}&pool={pool}&size={SMALL}")
+        for at, call in enumerate(trace.seen):
+            if max(call.shape[-2:]) <= size:
+                await store(f"{root}/calls/{at}/weights?entry={entry}", "&type=float16")
+    return responses
+
+
+MOST_SAVED = 1 << 21
+"""Weights of a trace up to which its data is saved with the notebook."""
+
+
+class Widget(anywidget.AnyWidget):
+    """Shows one trace, until it is closed.
+
+    The data of a short trace is a part of the widget's state, which notebooks save: it is there without a kernel too.
+    """
+
+    saved = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, trace: TraceView) -> None:
+        self._esm = script()
+        self._css = styles()
+        weights = sum(call.heads * call.shape[-2] * call.shape[-1] for call in trace.seen) * trace.batch
+        super().__init__(saved=trace_responses(trace) if weights <= MOST_SAVED else {})
+        self.trace = trace
+        self._app = create_app(Library([trace]))
+        self._cancelled: dict[str, asyncio.Event] = {}  # of the open requests, by id
+        # An event loop of its own: the kernel's is busy while a cell runs, and there may be none.
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="regard-widget", daemon=True)
+        self._thread.start()
+        self.on_msg(self._receive)
+
+    def _receive(self, _: Any, message: dict[str, Any], buffers: list[Any]) -> None:
+        asyncio.run_coroutine_threadsafe(self._handle(message, buffers), self._loop)
+
+    async def _handle(self, message: dict[str, Any], buffers: list[Any]) -> None:
+        # The id is unique to a page: a notebook may show one widget in several places, and each counts from 0.
+        id = message.get("id")
+        if not isinstance(id, str):
+            return
+        if message.get("method") == "CANCEL":
+            if id in self._cancelled:
+                self._cancelled[id].set()
+            return
+        cancelled = self._cancelled[id] = asyncio.Event()
+        try:
+            content, arrays = await self._respond(message, buffers, cancelled)
+        except Exception as error:  # shown by the page: few people read a notebook's log
+            content, arrays = {"error": f"{type(error).__name__}: {error}"}, []
+        finally:
+            del self._cancelled[id]
+        if not cancelled.is_set():
+            self.send({"id": id, **content}, arrays)
+
+    async def _respond(
+        self, message: dict[str, Any], buffers: list[Any], cancelled: asyncio.Event
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        method, path = str(message.get("method")), str(message.get("path"))
+        if method not in ("GET", "POST") or not path.startswith("/api/"):
+            return {"error": f"the widget accepts GET and POST of /api/…, not {method[:20]} {path[:80]}"}, []
+        body = bytes(buffers[0]) if buffers else json.dumps(message.get("body")).encode() if method == "POST" else b""
+        content_type = "application/octet-stream" if buffers else "application/json"
+        response = await request(self._app, method, path, body, content_type, cancelled)
+        if response.array is not None:
+            return response.array, [response.body]
+        value = json.loads(response.body) if response.body else None
+        return ({"error": value["error"]} if response.status >= 400 and value else {"json": value}), []
+
+    def close(self) -> None:
+        """Cancel the open requests and end the thread."""
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._stop(), self._loop)
+            self._thread.join(5)
+        super().close()
+
+    async def _stop(self) -> None:
+        for cancelled in self._cancelled.values():
+            cancelled.set()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*others, return_exceptions=True)
+        self._app.state.jobs.close()
+        self._loop.stop()
+
+
+def widget(seen: Seen) -> Widget:
+    return Widget(TraceView.of(seen))

@@ -1,1 +1,0 @@
-"""Export: the page as one JavaScript module, as a single HTML file, and as a notebook widget."""

@@ -1,1 +1,0 @@
-"""HTTP: the viewer's server, its routes, and its worker threads."""

@@ -1,0 +1,311 @@
+"""Effects: batched sweeps against hand-written hooks, one change at a time."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import regard
+from regard.seeing.analysis import ablate, effects
+from regard.seeing.effects import LayerPrefix
+from tests.support.small_language_models import CLEAN, CORRUPTED, logit_metric, small_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _projections(model: Any) -> list[nn.Module]:
+    if hasattr(model, "transformer"):
+        return [block.attn.c_proj for block in model.transformer.h]
+    return [layer.self_attn.o_proj for layer in model.model.layers]
+
+
+@torch.no_grad()
+def _head_outputs(model: Any, ids: Tensor) -> list[Tensor]:
+    """The input of every output projection: the heads side by side, [B, T, heads · D]."""
+    outputs: list[Tensor] = []
+    handles = [x.register_forward_pre_hook(lambda _, args: outputs.append(args[0])) for x in _projections(model)]
+    model(ids)
+    for handle in handles:
+        handle.remove()
+    return outputs
+
+
+@torch.no_grad()
+def _by_hand(model: Any, ids: Tensor, layer: int, heads: slice, new: Tensor | float) -> Tensor:
+    """The metric with the columns of some heads replaced in the input of a layer's output projection."""
+
+    def hook(_: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+        x = args[0].clone()
+        columns = slice(4 * heads.start, 4 * heads.stop)
+        x[..., columns] = new[..., columns] if isinstance(new, Tensor) else new
+        return (x,)
+
+    handle = _projections(model)[layer].register_forward_pre_hook(hook)
+    value = logit_metric(model(ids))
+    handle.remove()
+    return value
+
+
+def _replacement(model: Any, by: str) -> Callable[[int], Tensor | float]:
+    own = _head_outputs(model, CLEAN)
+    if by == "zero":
+        return lambda _: 0.0
+    if by == "mean":
+        return lambda layer: own[layer].mean((0, 1), keepdim=True).expand_as(own[layer])
+    if by == "resample":
+        other = _head_outputs(model, CORRUPTED)
+        return lambda layer: other[layer]
+    return lambda layer: own[layer]
+
+
+@pytest.mark.parametrize("by", ["zero", "mean", "resample", "patch"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_heads_and_layers_against_hooks_written_by_hand(kind: str, by: str) -> None:
+    model = small_model(kind)
+    base = CORRUPTED if by == "patch" else CLEAN
+    corrupted = CORRUPTED if by in ("patch", "resample") else None
+    new = _replacement(model, by)
+    # 7 rows take two changes of three texts; the last part has one.
+    result = effects(model, {"input_ids": CLEAN}, logit_metric, by=by, rows=7, corrupted=_ids(corrupted))
+    expected = [_by_hand(model, base, n, slice(h, h + 1), new(n)) for n in range(3) for h in range(4)]
+    torch.testing.assert_close(result.values, torch.stack(expected), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(result.base, logit_metric(model(base)).detach())
+    assert float(result.differences.abs().max()) > 1e-2
+    layers = effects(model, {"input_ids": CLEAN}, logit_metric, of="layers", by=by, corrupted=_ids(corrupted))
+    expected = [_by_hand(model, base, n, slice(0, 4), new(n)) for n in range(3)]
+    torch.testing.assert_close(layers.values, torch.stack(expected), rtol=1e-6, atol=1e-7)
+
+
+def _ids(ids: Tensor | None) -> dict[str, Tensor] | None:
+    return None if ids is None else {"input_ids": ids}
+
+
+def test_patching_everything_recovers_everything() -> None:
+    """All tokens' embeddings from the clean run, one by one; with one token that differs, that one recovers it all."""
+    model = small_model("gpt2")
+    corrupted = CLEAN.clone()
+    corrupted[:, 2] = (corrupted[:, 2] + 1) % 40
+    result = effects(
+        model, {"input_ids": CLEAN}, logit_metric, of="tokens", by="patch", corrupted={"input_ids": corrupted}
+    )
+    share = result.recovered
+    torch.testing.assert_close(share[2], torch.tensor(1.0, dtype=torch.float64))
+    assert float(share[[0, 1, 3, 4, 5, 6]].abs().max()) < 1e-9
+
+
+def test_masked_tokens_are_those_of_ablate() -> None:
+    model = small_model("llama")
+    result = effects(model, CLEAN, logit_metric, of="tokens", rows=8)
+    for token in range(7):
+        with torch.no_grad(), ablate(model, tokens=[token]):
+            torch.testing.assert_close(result.values[token], logit_metric(model(CLEAN)), rtol=1e-6, atol=1e-7)
+
+
+def test_padding_is_left_out_of_the_mean() -> None:
+    model, real = small_model("gpt2"), torch.tensor([[1] * 7, [1] * 5 + [0] * 2, [1] * 7])
+    inputs = {"input_ids": CLEAN, "attention_mask": real}
+    result = effects(model, inputs, lambda output: output.logits[:, 4].sum(-1), by="mean")
+    outputs: list[Tensor] = []
+    projection = _projections(model)[0]
+    handle = projection.register_forward_pre_hook(lambda _, args: outputs.append(args[0]))
+    with torch.no_grad():
+        model(**inputs)
+        handle.remove()
+        mean = outputs[0][real.bool()].mean(0)
+
+        def hook(_: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+            x = args[0].clone()
+            x[..., :4] = mean[:4]
+            return (x,)
+
+        handle = projection.register_forward_pre_hook(hook)
+        expected = model(**inputs).logits[:, 4].sum(-1)
+        handle.remove()
+    torch.testing.assert_close(result.values[0], expected)
+
+
+@pytest.mark.parametrize(("of", "by"), [("heads", "zero"), ("layers", "mean"), ("heads", "patch"), ("tokens", "patch")])
+def test_the_estimate_is_the_derivative_and_the_strongest_are_run(of: Any, by: Any) -> None:
+    """A small change's effect is its estimate: measured by moving a little way towards the replacement."""
+    model = small_model("gpt2")
+    model.requires_grad_(False)
+    corrupted = {"input_ids": CORRUPTED} if by == "patch" else None
+    options: dict[str, Any] = {"of": of, "by": by, "corrupted": corrupted}
+    every = effects(model, {"input_ids": CLEAN}, logit_metric, **options)
+    some = effects(model, {"input_ids": CLEAN}, logit_metric, exact=2, **options)
+    assert some.estimates is not None
+    ran = ~some.values[:, 0].isnan()
+    assert int(ran.sum()) == 2
+    torch.testing.assert_close(some.values[ran], every.values[ran], rtol=1e-6, atol=1e-8)
+    assert set(some.estimates.mean(1).abs().topk(2).indices.tolist()) == set(ran.nonzero().flatten().tolist())
+    if of == "heads":
+        base = CORRUPTED if by == "patch" else CLEAN
+        own, new = _head_outputs(model, base), _replacement(model, by)
+        for layer, head in ((0, 1), (2, 3)):
+            old, step = own[layer], 1e-5
+            towards = old + step * ((new(layer) if by == "patch" else 0.0) - old)
+            moved = _by_hand(model, base, layer, slice(head, head + 1), towards)
+            slope = (moved - logit_metric(model(base))) / step
+            torch.testing.assert_close(some.estimates[4 * layer + head], slope.detach(), rtol=1e-3, atol=1e-4)
+
+
+def test_a_model_of_torch_and_one_of_ours() -> None:
+    class Ours(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.project, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = self.project(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+            return self.out(regard.attend(q, k, v).transpose(1, 2).flatten(2))
+
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    models = [(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval(), 4), (Ours(), 2)]
+    for model, count in models:
+        x = torch.randn(2, 5, 8)
+        result = effects(model, x, lambda out: out[..., 0].sum(1))
+        assert result.values.shape == (count, 2)
+        assert float(result.differences.abs().min()) > 1e-6
+    expected = models[1][0].out.bias  # the layer of ours without its heads
+    with torch.no_grad():
+        layers = effects(models[1][0], x, lambda out: out.square().sum((1, 2)), of="layers")
+    torch.testing.assert_close(layers.values[0].float(), (5 * expected.square().sum()).detach().expand(2))
+
+
+def test_resampling_takes_another_text_of_the_batch() -> None:
+    model = small_model("gpt2")
+    own = _head_outputs(model, CLEAN)
+    result = effects(model, {"input_ids": CLEAN}, logit_metric, by="resample", seed=1)
+    rolled = [
+        torch.stack(
+            [_by_hand(model, CLEAN, n, slice(h, h + 1), own[n].roll(by, 0)) for n in range(3) for h in range(4)]
+        )
+        for by in (1, 2)
+    ]
+    assert any(torch.allclose(result.values, x, rtol=1e-6, atol=1e-7) for x in rolled)
+
+
+def test_results_as_a_matrix_a_list_and_a_table() -> None:
+    model = small_model("gpt2")
+    result = effects(model, {"input_ids": CLEAN}, logit_metric)
+    assert result.matrix().shape == (3, 4)
+    site, value = result.strongest(1)[0]
+    assert value == float(result.matrix()[site.layer, site.head])
+    assert abs(value) == float(result.matrix().abs().max())
+    table = result.table()
+    assert list(table.columns) == ["layer", "head", "module", "metric", "difference"]
+    assert table.columns["difference"] == result.differences.mean(1).tolist()
+    assert f"{site.layer}.{site.head}" in repr(result).splitlines()[1]
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = small_model("llama")
+    before = logit_metric(model(CLEAN))
+    effects(model, {"input_ids": CLEAN}, logit_metric)
+    assert not any("forward" in vars(part) for part in model.modules())
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+    assert torch.equal(logit_metric(model(CLEAN)), before)
+
+
+def test_a_run_that_gives_nan_is_not_replaced_by_its_estimate() -> None:
+    model = small_model("llama")
+    base = logit_metric(model(CLEAN)).detach()
+
+    def metric(output: Any) -> Tensor:
+        value = logit_metric(output)
+        return torch.where((value - base).abs() < 1e-9, value, torch.nan)  # NaN for any change
+
+    result = effects(model, {"input_ids": CLEAN}, metric, exact=2)
+    assert result.measured is not None
+    assert int(result.measured.sum()) == 2
+    assert bool(result.mean()[result.measured].isnan().all())
+    assert bool(result.mean()[~result.measured].isfinite().all())
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(4), nn.BatchNorm1d(4, track_running_stats=False).eval()])
+def test_a_norm_over_the_batch_is_refused(norm: nn.Module) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = norm
+
+        def forward(self, x: Tensor) -> Tensor:
+            out = F.scaled_dot_product_attention(x, x, x)
+            return self.norm(out.flatten(0, 2)).view_as(out)
+
+    with pytest.raises(ValueError, match="norm, BatchNorm1d, normalizes by the mean of its batch"):
+        effects(Model(), torch.randn(2, 2, 3, 4), lambda out: out.flatten(1).sum(1))
+
+
+IDS = torch.randint(40, (2, 5), generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "gpt_neox"])
+def test_a_run_with_skipped_layers_gives_the_same(kind: str) -> None:
+    model, prefix, runs = small_model(kind), None, []
+    prefix = LayerPrefix(model)
+    with torch.no_grad():
+        with prefix.recorded():
+            before = model(IDS).logits
+        attention = [name for name, part in model.named_modules() if type(part).__name__.endswith("Attention")]
+        prefix.keep_layers_of(attention)
+        assert [prefix.depth(name) for name in attention] == [0, 1, 2]
+        mlps = [part for name, part in model.named_modules() if name.endswith(".mlp")]
+        handles = [mlp.register_forward_hook(lambda *_: runs.append(1)) for mlp in mlps]
+        with prefix.skipped(2, 2, 3):
+            after = model(IDS.repeat(3, 1)).logits
+        for handle in handles:
+            handle.remove()
+    assert len(runs) == 1  # of three layers, one
+    torch.testing.assert_close(after, before.repeat(3, 1, 1))
+    assert not any("forward" in vars(part) for part in model.modules())
+
+
+def test_other_threads_compute_the_layers_that_one_skips() -> None:
+    model, other = small_model("llama"), (IDS + 1) % 40
+    prefix, outputs = LayerPrefix(model), []
+
+    @torch.no_grad()
+    def run() -> None:
+        outputs.append(model(other).logits)
+
+    with torch.no_grad():
+        expected = model(other).logits
+        with prefix.recorded():
+            own = model(IDS).logits
+        prefix.keep_layers_of([name for name, part in model.named_modules() if name.endswith("self_attn")])
+        with prefix.skipped(2, 2, 1):
+            thread = threading.Thread(target=run)
+            thread.start()
+            thread.join()
+            torch.testing.assert_close(model(IDS).logits, own)
+    torch.testing.assert_close(outputs[0], expected)
+    assert not any("forward" in vars(part) for part in model.modules())
+
+
+def test_layers_that_read_something_else_are_all_computed() -> None:
+    class Branches(nn.Module):
+        """Two layers side by side: the second does not read the output of the first."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layers[0](x) + self.layers[1](x)
+
+    model, x = Branches().eval(), torch.randn(1, 4, 8)
+    prefix = LayerPrefix(model)
+    with prefix.recorded():
+        model(x)
+    prefix.keep_layers_of(["layers.0.self_attn", "layers.1.self_attn"])
+    assert prefix.depth("layers.1.self_attn") == 0
+    result = effects(model, x, lambda out: out.square().sum((1, 2)))
+    assert float(result.differences.abs().min()) > 1e-6

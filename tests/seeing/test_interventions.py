@@ -1,0 +1,221 @@
+"""ablate: what is silenced is silent, what is closed is unseen, and afterwards everything is as it was."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard import watch
+from regard.seeing.analysis import ablate, output_difference
+from regard.seeing.generation import CLOSED
+from regard.seeing.interventions import Ablation
+
+
+class Two(nn.Module):
+    """Two layers of two heads, whose outputs side by side are what the model gives."""
+
+    def __init__(self, is_causal: bool = False) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(nn.Linear(8, 24) for _ in range(2))
+        self.is_causal = is_causal
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([self.attention(n, x) for n in range(2)])
+
+    def attention(self, n: int, x: Tensor) -> Tensor:
+        q, k, v = self.layer[n](x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=self.is_causal)
+
+
+def test_a_silent_head_gives_zeros_and_the_others_what_they_gave() -> None:
+    model, x = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0), torch.randn(2, 5, 16)
+    before = model.self_attn(x, x, x, need_weights=False)[0]
+    with ablate(model, heads={"self_attn": [1, 3]}):
+        after = model.self_attn(x, x, x, need_weights=False)[0]
+    with watch(model) as seen:
+        again = model.self_attn(x, x, x, need_weights=False)[0]
+    assert torch.equal(before, again)
+    z = seen[0].weights.tile(slice(None), slice(None)) @ seen[0].v
+    z[:, [1, 3]] = 0
+    expected = model.self_attn.out_proj(z.transpose(1, 2).flatten(2))
+    assert torch.allclose(after, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_closed_tokens_get_no_weight(is_causal: bool) -> None:
+    model, x = Two(is_causal), torch.randn(1, 5, 8)
+    with torch.no_grad(), ablate(model, tokens=[0, 2]), watch(model) as seen:
+        model(x)
+    w = seen[0].weights.tile(slice(None), slice(None))[0, 0]
+    rows = slice(1, None) if is_causal else slice(None)  # the first query of a causal model has no other key
+    assert float(w[rows, [0, 2]].max()) == 0
+    assert torch.allclose(w.sum(-1), torch.ones(5))
+    assert seen.faithful
+
+
+@pytest.mark.parametrize("tokens", [[1], [0]])
+def test_a_hugging_face_model_under_sdpa_and_eager(tokens: list[int]) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=30, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=20,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config).eval()
+    ids = torch.randint(30, (1, 6))
+    result = {}
+    for implementation in ("sdpa", "eager"):
+        model.set_attn_implementation(implementation)
+        with torch.no_grad():
+            before = model(ids).logits
+            with ablate(model, heads={1: [0, 2]}, tokens=tokens):
+                result[implementation] = model(ids).logits
+            assert torch.equal(before, model(ids).logits)
+        assert float((before - result[implementation]).abs().max()) > 1e-4
+    assert torch.allclose(result["sdpa"], result["eager"], atol=1e-5)
+
+
+def test_a_query_whose_every_key_is_closed_is_left_as_it_was_by_a_mask_of_numbers() -> None:
+    ablation = Ablation(Two(), {}, [0])
+    q, least = torch.randn(1, 1, 3, 4), torch.finfo(torch.float32).min
+    for closed in (least, -torch.inf, -1e9, -1e4):
+        mask = torch.zeros(3, 3).masked_fill(torch.ones(3, 3).triu(1).bool(), closed)
+        result, _ = ablation.mask("Two", mask, False, q, q)
+        assert result is not None
+        assert torch.equal(result[0], mask[0])
+        assert torch.equal(result > CLOSED, torch.tensor([[1, 0, 0], [0, 1, 0], [0, 1, 1]]).bool())
+
+
+def test_tokens_are_keys_of_self_attention() -> None:
+    model = nn.TransformerDecoderLayer(8, 2, 16, batch_first=True, dropout=0.0).eval()
+    x, memory = torch.randn(1, 4, 8), torch.randn(1, 4, 8)
+    with torch.no_grad(), ablate(model, tokens=[1]), watch(model) as seen:
+        model(x, memory)
+    own, cross = (call.weights.tile(slice(None), slice(None)) for call in seen)
+    assert float(own[..., 1].max()) == 0
+    assert float(cross[..., 1].min()) > 0
+
+
+def test_threads_ablate_for_themselves_and_leave_the_fast_path_as_it_was() -> None:
+    layer, x = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0), torch.randn(1, 5, 8)
+    before, inside, left = layer(x), threading.Event(), threading.Event()
+    assert torch.backends.mha.get_fastpath_enabled()
+
+    def other() -> None:
+        with ablate(layer, tokens=[1]):
+            inside.set()
+            left.wait(10)
+            layer(x)
+
+    thread = threading.Thread(target=other)
+    with ablate(layer, heads={"self_attn": [0]}):
+        thread.start()
+        inside.wait(10)
+        mine = layer(x)
+    assert torch.equal(before, layer(x))  # the other's tokens are not closed here
+    left.set()
+    thread.join()
+    assert torch.backends.mha.get_fastpath_enabled()
+    with ablate(layer, heads={"self_attn": [0]}):
+        assert torch.equal(mine, layer(x))
+
+
+def test_what_cannot_be_ablated_is_reported() -> None:
+    model = Two()
+    with pytest.raises(ValueError, match="counted from 0; got -1, -2"), ablate(model, heads={0: [-1]}, tokens=[-2]):
+        pass
+    with pytest.raises(ValueError, match="nothing to ablate"), ablate(model):
+        pass
+    with pytest.raises(ValueError, match="nothing was ablated"), ablate(model, heads={"nowhere": [0]}):
+        model(torch.randn(1, 5, 8))
+    with (
+        pytest.raises(ValueError, match="in nowhere, layer 7, token 5:"),
+        ablate(model, heads={"Two": [0], "nowhere": [0], 7: [1]}, tokens=[4, 5]),
+    ):
+        model(torch.randn(1, 5, 8))
+    with (
+        pytest.raises(ValueError, match="4 heads"),
+        ablate(layer := nn.MultiheadAttention(8, 4), heads={"MultiheadAttention": [9]}),
+    ):
+        layer(*[torch.randn(3, 1, 8)] * 3, need_weights=False)
+    with pytest.raises(ValueError, match="need_weights=False"), ablate(layer, tokens=[0]):
+        layer(*[torch.randn(3, 1, 8)] * 3)
+    assert F.scaled_dot_product_attention.__name__ == "scaled_dot_product_attention"
+    assert not hasattr(F.scaled_dot_product_attention, "__wrapped__")
+
+
+def test_differences_are_divergences_of_the_distributions() -> None:
+    before, after = torch.randn(2, 3, 7), torch.randn(2, 3, 7)
+    result = output_difference(before, after)
+    expected = F.kl_div(after.log_softmax(-1), before.softmax(-1), reduction="none").sum(-1)
+    assert torch.allclose(result.divergence, expected, atol=1e-6)
+    assert result.before[0][0] == int(before[-1, -1].argmax())
+    assert result.after[0][1] == pytest.approx(float(after[-1, -1].softmax(-1).max()))
+    assert float(output_difference(before, before).divergence.abs().max()) < 1e-6
+    with pytest.raises(ValueError, match="one shape"):
+        output_difference(before, after[:1])
+
+
+class WrittenOut(nn.Module):
+    """Attention by a softmax and a product, in one of the ways that models write it."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.num_heads = way, 4
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = x.unflatten(-1, (4, -1))  # [B, T, heads, D]
+        if self.way == "einsum":
+            w = torch.einsum("bihd,bjhd->bhij", q, q).softmax(dim=-1)
+            return torch.einsum("bhij,bjhd->bihd", w, q).flatten(2)
+        q = q.transpose(1, 2)
+        if self.way == "merged":  # the batch and the heads are one axis, as in Bloom
+            q = q.flatten(0, 1)
+            z = torch.bmm((q @ q.mT).softmax(dim=-1), q).unflatten(0, (-1, 4))
+        elif self.way == "no heads":
+            return (x @ x.mT).softmax(dim=-1) @ x
+        else:
+            z = (q @ q.mT).softmax(dim=-1) @ q
+        return z.transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("way", ["matmul", "einsum", "merged"])
+def test_heads_of_attention_written_out_are_silenced(way: str) -> None:
+    model, x = nn.Sequential(WrittenOut(way), WrittenOut(way)), torch.randn(2, 5, 8, requires_grad=True)
+    first = model[0](x)
+    with ablate(model, heads={0: [1, 3]}), watch(model) as seen:
+        out = model[0](x)
+        model[1](x)
+    silenced = first.clone()
+    silenced[..., 2:4] = silenced[..., 6:8] = 0
+    torch.testing.assert_close(out, silenced)
+    out.sum().backward()
+    assert x.grad is not None
+    assert [call.ablated for call in seen] == ["heads 1, 3", ""]
+    assert seen.faithful
+    with ablate(model, heads={1: [2]}):  # without a watch
+        assert not model[1](x)[..., 4:6].any()
+        assert model[1](x)[..., :4].all()
+    torch.testing.assert_close(model[0](x), first)
+    from regard.seeing import routing
+
+    assert not routing.local.state.softmaxes
+
+
+def test_what_attention_written_out_cannot_lose_is_refused_by_name() -> None:
+    x = torch.randn(2, 5, 8)
+    model = nn.Sequential(WrittenOut("matmul"))
+    with pytest.raises(ValueError, match="0 is attention written out in a module, where tokens"):  # noqa: SIM117
+        with ablate(model, tokens=[1]):
+            model(x)
+    with pytest.raises(ValueError, match="0 has 4 heads; head 7"), ablate(model, heads={"0": [7]}):
+        model(x)
+    model = nn.Sequential(WrittenOut("no heads"))
+    model[0].num_heads = 1
+    with pytest.raises(ValueError, match="0 writes its attention out, and its product with values has no axis"):  # noqa: SIM117
+        with ablate(model, heads={"0": [0]}):
+            model(x)

@@ -1,0 +1,258 @@
+"""What is checked before the first update: recipes, files, disk space and devices."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+pytest.importorskip("pydantic")
+
+from regard.models import HeadConfig, RecurrentEncoderConfig
+from regard.training import Run, fit, recipe_files
+from tests.support.tiny_training import recipe_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class TestBefore:
+    """What is an error before training, not after."""
+
+    def test_a_run_is_not_overwritten(self, file: Path, tmp_path: Path) -> None:
+        recipe = recipe_files.load_recipe(file, ["training.updates=2"])
+        run = fit(recipe, tmp_path / "run")
+        (run.folder / "notes.txt").write_text("mine")
+        with pytest.raises(
+            ValueError, match=r"holds a run; continue it with regard train --resume .*, or replace it with --force"
+        ):
+            fit(recipe, run.folder)
+        assert (run.folder / "notes.txt").exists()
+        began = run.last.stat().st_mtime_ns
+        (run.data / "old").touch()
+        fit(recipe, run.folder, force=True)
+        assert run.last.stat().st_mtime_ns > began
+        assert not (run.data / "old").exists(), "nothing of the old run is left"
+        assert (run.folder / "notes.txt").exists(), "what others put there is"
+
+    def test_a_mistake_in_the_data_does_not_take_the_folder(self, file: Path, tmp_path: Path) -> None:
+        (tmp_path / "rows.tsv").write_text("one side alone\n", encoding="utf-8")
+        wrong = ["training.updates=2", 'data.kind="files"', f'data.root="{tmp_path}"', "data.test=[]"]
+        (tmp_path / "valid.tsv").write_text("a\tb\n", encoding="utf-8")
+        wrong += ['data.train=["rows.tsv"]', 'data.valid=["valid.tsv"]']
+        with pytest.raises(ValueError, match=r"rows\.tsv:1"):
+            fit(recipe_files.load_recipe("seq2seq-multi30k", wrong), tmp_path / "run")
+        right = recipe_files.load_recipe(file, ["training.updates=2"])
+        assert fit(right, tmp_path / "run").model.exists()
+
+    def test_what_is_no_run_is_never_replaced(self, file: Path, tmp_path: Path) -> None:
+        recipe = recipe_files.load_recipe(file)
+        with pytest.raises(ValueError, match="exists and is no run"):
+            fit(recipe, tmp_path, force=True)
+        assert file.exists()
+        with pytest.raises(ValueError, match="exists and is no run"):
+            fit(recipe, file, force=True)
+        shutil.copy(file, tmp_path / "recipe.toml")  # a recipe does not make a folder a run
+        with pytest.raises(ValueError, match="exists and is no run"):
+            fit(recipe, tmp_path, force=True)
+        assert file.exists()
+        (tmp_path / "recipe.toml").unlink()
+        with pytest.raises(ValueError, match=r"is no run: it holds no recipe\.toml"):
+            fit(recipe, tmp_path, resume=True)
+
+    def test_a_folder_that_cannot_be_made(self, file: Path) -> None:
+        with pytest.raises(OSError, match="Not a directory"):
+            fit(recipe_files.load_recipe(file), file / "run")
+
+    def test_a_full_disk(self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9 - 1000, 1000))
+        with pytest.raises(OSError, match=r"has 0 MB free, and this run may need \d+ MB"):
+            fit(recipe_files.load_recipe(file, ["training.updates=2"]), tmp_path / "run")
+        assert not (tmp_path / "run" / "metrics.csv").exists(), "not one update was made"
+        run = Run.open(tmp_path / "run")
+        (run.checkpoints / "update-1").write_bytes(bytes(5000))  # what a killed run left, it need not have again
+        run.require(6000)
+        with pytest.raises(OSError, match="MB more"):
+            run.require(6001)
+
+    def test_a_bad_row(self, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        with (tmp_path / "train.tsv").open("a") as corpus:
+            corpus.write("ba ba\n\tbaba\nba\n")
+        with pytest.raises(ValueError, match=r"train.tsv:301: .* \(data\.on_bad=skip leaves such rows out\)$"):
+            fit(recipe_files.load_recipe(file), tmp_path / "run")
+        fit(recipe_files.load_recipe(file, ["data.on_bad=skip", "training.updates=1"]), tmp_path / "other")
+        assert "train: 300 pairs" in (shown := capsys.readouterr().out)
+        assert "3 bad rows skipped" in shown
+        assert "3 rows skipped (2 " in shown
+        assert "1 empty source)" in shown
+        assert f"  {tmp_path / 'train.tsv'}:301: " in shown
+        assert f"  {tmp_path / 'train.tsv'}:302: column 0 is empty" in shown
+        assert "train.tsv:303" not in shown, "the first of a kind stands for all"
+
+    def test_long_pairs_are_left_out_and_counted(
+        self, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with (tmp_path / "train.tsv").open("a") as corpus:
+            corpus.write("ba " * 30 + "\t" + "baba " * 30 + "\n")
+        fit(recipe_files.load_recipe(file, ["data.longest=10", "training.updates=1"]), tmp_path / "run")
+        assert "train: 300 pairs" in (shown := capsys.readouterr().out)
+        assert "1 longer than 10 tokens left out" in shown
+
+    @pytest.mark.parametrize(
+        ("launcher", "environment"),
+        [
+            ("torchrun", {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}),
+            ("Slurm", {"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "mine", "SLURM_PROCID": "1"}),
+        ],
+    )
+    def test_more_processes_than_the_recipe_knows_of(
+        self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: str, environment: dict[str, str]
+    ) -> None:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(ValueError, match=rf"{launcher} started 2 processes, .* training\.devices = 1 "):
+            fit(recipe_files.load_recipe(file), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+    def test_sharded_parameters_are_no_graph(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from regard.training.device import uses_graphs
+
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        settings = ["training.accelerator=cuda"]
+        assert uses_graphs(recipe_files.load_recipe(file, settings))
+        assert not uses_graphs(recipe_files.load_recipe(file, [*settings, "training.strategy=fsdp"]))
+
+    def test_a_model_that_branches_on_data_is_no_graph(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Several decoders, and a part of a plug-in, which states nothing."""
+        from regard.training.device import uses_graphs
+
+        class OwnEncoder(RecurrentEncoderConfig):
+            pass
+
+        class CapturableEncoder(RecurrentEncoderConfig):
+            capturable = True
+
+        class OwnHead(HeadConfig):
+            pass
+
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        names = ("common-encoder", "bahdanau-phrasebook", "lstm-attention-opinions")
+        several, single, classifier = (recipe_files.load_recipe(name, ["training.graphs=auto"]) for name in names)
+        own = single.model_copy(update={"encoder": OwnEncoder()})
+        head = classifier.model_copy(update={"head": OwnHead()})
+        for recipe in (several, own, head):
+            assert not uses_graphs(recipe)
+            forced = recipe.model_copy(update={"training": recipe.training.model_copy(update={"graphs": True})})
+            with pytest.raises(ValueError, match=r"training.graphs = true needs a model that a CUDA graph can record"):
+                uses_graphs(forced)
+        for recipe in (single, classifier, single.model_copy(update={"encoder": CapturableEncoder()})):
+            assert uses_graphs(recipe)
+
+    def test_no_gpu(self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(ValueError, match=r"training.accelerator is 'cuda'"):
+            fit(recipe_files.load_recipe(file, ["training.accelerator=cuda"]), tmp_path / "run")
+        with pytest.raises(ValueError, match=r"training.graphs = true needs one CUDA device"):
+            fit(recipe_files.load_recipe(file, ["training.graphs=true"]), tmp_path / "other")
+
+
+def test_a_warm_up_longer_than_the_training_is_remarked(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(warmup: int) -> str:
+        fit(recipe_files.load_recipe(file, ["training.updates=2", f"training.warmup={warmup}"]), tmp_path / str(warmup))
+        return capsys.readouterr().out
+
+    assert "training.warmup = 8 is more than training.updates = 2: the rate rises to 0.0025 and never" in said(8)
+    assert "warmup" not in said(2)
+
+
+@pytest.mark.parametrize(("tokens", "remarked"), [(200, False), (1_000_000_000, True)])
+def test_a_batch_that_holds_the_corpus_is_remarked(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], tokens: int, remarked: bool
+) -> None:
+    fit(recipe_files.load_recipe(file, [f"training.tokens={tokens}", "training.updates=1"]), tmp_path / "run")
+    remark = "every update is an epoch: training.tokens = 1,000,000,000 has room for the whole corpus, 300 pairs"
+    assert (remark in capsys.readouterr().out) == remarked
+
+
+def test_a_soft_beginning_longer_than_the_training_is_remarked() -> None:
+    from regard.training.fitting import _remarks
+
+    (remark,) = _remarks(recipe_files.load_recipe("hard-scenes", ["training.updates=500"]), {})
+    assert remark.startswith("decoder.warmup = 800 is more than training.updates = 500")
+    assert not list(_remarks(recipe_files.load_recipe("hard-scenes"), {}))
+
+
+def test_a_root_starts_where_the_command_is_run_and_the_error_says_where(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from regard.training.corpora import check
+
+    data = recipe_files.load_recipe(file, ['data.root="."']).data
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=f"data.train: there is no {tmp_path}/elsewhere/train.tsv; data.root is '.'"):
+        check(data)
+    monkeypatch.chdir(tmp_path)
+    check(data)
+    # The error names the variable that the root has, and a file of a like name.
+    data = recipe_files.load_recipe(file, ['data.root="."', 'data.train=["reviews.csv"]']).data
+    with pytest.raises(ValueError, match=r"data\.root is '\.', from where the command is run: set it to the folder"):
+        check(data)
+    (tmp_path / "review.csv").touch()
+    with pytest.raises(
+        ValueError, match=rf"data\.train: there is no {tmp_path}/reviews\.csv; did you mean review\.csv\?$"
+    ):
+        check(data)
+    data = recipe_files.load_recipe("transformer-multi30k").data
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path / "nothing"))
+    with pytest.raises(ValueError, match=r"set it \(or the environment variable REGARD_DATA\) to the folder"):
+        check(data)
+
+
+def test_where_every_row_is_bad_the_first_is_reported(file: Path, tmp_path: Path) -> None:
+    recipe = recipe_files.load_recipe(file, ["data.on_bad=skip"])
+    (tmp_path / "valid.tsv").write_text("a\tb c d e f g\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"data.valid .* 0 bad rows skipped, and 1 row longer .* = 4"):
+        fit(recipe_files.load_recipe(file, ["data.longest=4"]), tmp_path / "long")
+    (tmp_path / "valid.tsv").write_text("a\n\tb\n", encoding="utf-8")
+    with pytest.raises(
+        ValueError, match=r"no row is left: 2 bad rows skipped; the first: .*valid\.tsv:1: the line has 1 column,"
+    ):
+        fit(recipe, tmp_path / "valid")
+    (tmp_path / "train.tsv").write_text("a\t\n" * 3, encoding="utf-8")
+    with pytest.raises(
+        ValueError, match=r"no row is left: 3 bad rows skipped; the first: .*train\.tsv:1: column 1 is empty"
+    ):
+        fit(recipe, tmp_path / "train")
+
+
+def test_a_misspelt_file_is_reported_before_there_is_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("a\tb\n", encoding="utf-8")
+    (tmp_path / "mine.toml").write_text(
+        f'''base = ["bahdanau"]
+[data]
+kind = "files"
+root = "{tmp_path}"
+train = ["pairs.tsv"]
+hold_out = 10
+valid = []
+test = ["piars.tsv"]
+''',
+        encoding="utf-8",
+    )
+    recipe = recipe_files.load_recipe(tmp_path / "mine.toml")
+    assert recipe.training.warmup > 0  # what a recipe of one's own starts from trains sensibly
+    with pytest.raises(ValueError, match=r"data\.test: there is no .*piars\.tsv"):
+        fit(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_float16_is_refused_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=r'training\.precision = "16-mixed" is for CUDA GPUs.* set it to "32-true"'):
+        fit(recipe_files.load_recipe(recipe_file(tmp_path), ["training.precision=16-mixed"]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,128 @@
+"""results.json: scores belong to the weights that they are of."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import save_file
+
+from regard.models.pretrained import weights_sha256
+from regard.training.evaluation import TaskEvaluation
+from regard.training.results import (
+    MAX_LABELS,
+    compare,
+    evaluation_tables,
+    load_results,
+    record_run_results,
+    save_result,
+)
+from regard.training.scores import LabelScore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("sacrebleu", reason="needs the extra `train`")
+
+
+def evaluation(value: float) -> TaskEvaluation:
+    return TaskEvaluation("classify", 4, {"accuracy": value})
+
+
+def write_model(folder: Path, number: float) -> str:
+    """Weights, and what tells them from others."""
+    folder.mkdir(parents=True)
+    (folder.parent / "recipe.toml").write_text("[data]\n")
+    save_file({"weight": torch.full((2,), number)}, folder / "model.safetensors")
+    return weights_sha256(folder / "model.safetensors")
+
+
+def scores(run: Path, *others: Path) -> tuple[list[tuple[str, str, float]], list[str]]:
+    remarks: list[str] = []
+    rows = compare([run, *others], remarks.append)
+    return [(row.run, row.data, row.evaluation.values["accuracy"]) for row in rows], remarks
+
+
+def extend(run: Path, number: float) -> str:
+    """As an extension does: the model moves away, and another one takes its place."""
+    record_run_results(run)
+    (run / "model").rename(run / "model-10")
+    return write_model(run / "model", number)
+
+
+def test_scores_before_an_extension_are_those_of_the_earlier_model(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    first = write_model(run / "model", 1)
+    save_result(run, "test", evaluation(1), first)
+    save_result(run, "test (update 5)", evaluation(0))
+    second = extend(run, 2)
+    before = [("run/model-10", "test", 1.0), ("run", "test (update 5)", 0.0)]
+    assert scores(run)[0] == before
+    assert load_results(run) == {"test (update 5)": evaluation(0)}
+    save_result(run, "test", evaluation(2), second)
+    assert load_results(run)["test"] == evaluation(2)
+    assert scores(run) == ([before[0], ("run", "test", 2.0), before[1]], [])
+    save_result(run, "test", evaluation(3), first)
+    assert load_results(run)["test"] == evaluation(2)
+    assert ("run/model-10", "test", 3.0) in scores(run)[0]
+    assert sorted(json.loads((run / "results.json").read_text())) == ["test", "test (update 5)", f"test [{first[:12]}]"]
+    both = scores(run, run / "model-10")[0]
+    assert len(both) == len(set(both)) == 3
+    assert scores(run / "model-10") == ([("run/model-10", "test", 3.0)], [])
+
+
+def test_a_model_without_scores_of_its_own_is_named(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    save_result(run, "test", evaluation(1), write_model(run / "model", 1))
+    extend(run, 2)
+    assert scores(run) == (
+        [("run/model-10", "test", 1.0)],
+        [f"the model of {run} has not been evaluated; do it with: regard evaluate {run}"],
+    )
+
+
+def test_scores_of_a_model_that_is_gone_are_left_out(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    write_model(run / "model", 1)
+    save_result(run, "test", evaluation(1), "0" * 64)
+    rows, remarks = scores(run)
+    assert rows == []
+    assert "results.json has scores of a model that is no longer there (test): they are left out" in remarks[0]
+
+
+def test_scores_of_an_earlier_version_count_until_the_model_is_replaced(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    write_model(run / "model", 1)
+    save_result(run, "test", evaluation(1))
+    assert scores(run) == ([("run", "test", 1.0)], [])
+    extend(run, 2)
+    assert scores(run)[0] == [("run/model-10", "test", 1.0)]
+
+
+def test_entries_that_this_version_cannot_read_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text('{"old": 3}')
+    save_result(tmp_path, "test", evaluation(1))
+    assert json.loads((tmp_path / "results.json").read_text())["old"] == 3
+
+
+def printed(labels: int) -> str:
+    scores = {f"l{n}": LabelScore(5, None, 40.0, 50.0, {f"l{n}": 2, "l0": 3}) for n in range(labels)}
+    evaluation = TaskEvaluation("classify", 5, {"loss": 0.5, "accuracy": 40.0}, "5 texts", {}, scores)
+    console = Console(file=io.StringIO(), width=200)
+    for table in evaluation_tables("test", evaluation, tokenised=False):
+        console.print(table)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_few_labels_have_a_confusion_matrix_and_many_are_cut() -> None:
+    few, many = printed(2), printed(MAX_LABELS + 1)
+    assert few.startswith("test: 5 texts\n")
+    assert "0.5000" in few
+    assert "–" in few
+    assert "by what the model answered" in few
+    assert "by what the model answered" not in many
+    assert f"all {MAX_LABELS + 1} are in results.json" in many

@@ -1,0 +1,81 @@
+"""Responses: compressed, and not sent again while they are unchanged."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from regard.viewer.library import Library
+from regard.viewer.responses import SCRIPT, STATIC, STYLES, files, view_names
+from regard.viewer.server import serving
+from regard.viewer.traces import TraceView
+from tests.support.viewer_client import client_of, seen_of
+from tools import viewer_javascript
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import httpx
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    with serving(Library([TraceView.of(seen_of())])) as server, client_of(server) as client:
+        yield client
+
+
+def test_unchanged_answers_are_not_sent_again(client: httpx.Client) -> None:
+    root = f"/api/traces/{client.get('/api/traces').json()[0]['id']}"
+    path = f"{root}/calls/0/tile?top=0&left=0&bottom=13&right=13&height=13&width=13"
+    first = client.get(path)
+    again = client.get(path, headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_bytes_and_json_are_packed(client: httpx.Client) -> None:
+    root = f"/api/traces/{client.get('/api/traces').json()[0]['id']}"
+    assert client.get(root).headers["content-encoding"] == "gzip"
+    assert client.get(f"{root}/thumbs").headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in client.get(f"{root}/thumbs", headers={"Accept-Encoding": "identity"}).headers
+
+
+def test_every_view_exports_itself_under_its_name() -> None:
+    table = (STATIC / "views" / "index.js").read_text()
+    for name in view_names():
+        path = re.search(rf'import {{ {name} }} from "\./([\w/]+\.js)";', table)
+        assert path is not None, name
+        module = (STATIC / "views" / path[1]).read_text()
+        assert re.search(rf'^export const {name} = {{\n  name: "{name}",$', module, re.MULTILINE), path[1]
+
+
+def test_what_the_bundle_is_made_of_is_served() -> None:
+    known = files()
+    assert {SCRIPT, STYLES} <= known.keys()
+    sources = json.loads((STATIC / f"{SCRIPT}.map").read_text())["sources"]
+    modules = {name for name in known if name.endswith(".js") and name != SCRIPT}
+    assert {source.removeprefix("../") for source in sources} <= modules
+
+
+def test_shared_numbers_are_current() -> None:
+    assert viewer_javascript.CONSTANTS.read_text() == viewer_javascript.constants()
+
+
+def test_expected_numbers_are_current() -> None:
+    def compare(kept: object, now: object) -> None:
+        if isinstance(now, dict):
+            assert isinstance(kept, dict)
+            assert kept.keys() == now.keys()
+            for key in now:
+                compare(kept[key], now[key])
+        elif isinstance(now, list):
+            assert isinstance(kept, list)
+            assert len(kept) == len(now)
+            for a, b in zip(kept, now, strict=True):
+                compare(a, b)
+        else:
+            assert kept == (pytest.approx(now, abs=1e-9) if isinstance(now, float) else now)
+
+    compare(json.loads(viewer_javascript.EXPECTED.read_text()), viewer_javascript.expected())
