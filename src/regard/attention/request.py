@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jaxtyping import Float, Int
-    from torch import Tensor
 
     from .energies import Energy, EnergyForm
-    from .masks import Mask, MaskFunction
-    from .normalizers import Normalizer
+    from .masks import MaskFunction
+
+    AnyMask = Mask | Tensor | MaskFunction | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,10 +211,6 @@ def notify_step(
     """`notify` for one step of a recurrent loop, from projected queries and keys; softmax is the default."""
     energies = EnergyMatrix(a, b, form, tuple(a.shape[:-2]), (), mask)
     notify(Request(energies, v, normalize or Softmax(), 0.0, weights=True), output, state, replaceable=False)
-
-
-if TYPE_CHECKING:
-    AnyMask = Mask | Tensor | MaskFunction | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -32,14 +32,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..attention.blocks import Batch
-    from ..attention.energy_matrix import EnergyMatrix
     from ..attention.masks import Mask
-    from ..attention.modifiers import Modifier
-    from ..attention.normalizers import Normalizer
 
-if TYPE_CHECKING:
     After = Callable[[Tensor, Tensor], Tensor]
     """From W·v of some rows, [*batch, rows, D_v], and the indices of these rows, to the output of the model."""
+    Source = tuple[StorageWeakRef, int, tuple[int, ...], object]
+
 
 _SOFTMAX = Softmax()
 ROWS = 64
@@ -327,10 +325,6 @@ def record_of_weights(
     v = w.new_empty(*batch, keys, 0) if v is None else v.detach()
     out = w.new_empty(*batch, queries, 0) if out is None else out.detach()
     return Record(energies, v, out, origin, normalize=Unchanged(), dropout=dropout, matrix=reason)
-
-
-if TYPE_CHECKING:
-    Source = tuple[StorageWeakRef, int, tuple[int, ...], object]
 
 
 @dataclass(slots=True, eq=False)
