@@ -19,9 +19,13 @@ from ..energies import TRITON, check_pairwise
 from ..kernels import KernelArguments, additive
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
+    from ..energy_matrix import EnergyMatrix
     from ..masks import Interval
+    from ..normalizers import Normalizer
     from ..request import Request
 
 BLOCK = 1 << 18
@@ -49,7 +53,7 @@ def run_blocks(request: Request) -> tuple[Tensor, Tensor | None]:
     # Dropout of each block has a generator of its own: threads share PyTorch's, and the backward draws again.
     seed = int(torch.randint(2**62, ())) if rate and readable(energies.a) else None
 
-    def rows(n: slice, i: slice) -> tuple[Tensor, Tensor]:
+    def block(energies: EnergyMatrix, normalize: Normalizer, v: Tensor, n: slice, i: slice) -> tuple[Tensor, Tensor]:
         """z and the row state of one block."""
         versions.require_unchanged(
             "so its gradient cannot be computed; change a copy, or change it after the backward pass"
@@ -65,22 +69,87 @@ def run_blocks(request: Request) -> tuple[Tensor, Tensor | None]:
             return w @ v[n].to(w.dtype), state.detach()
 
     if len(cut) == 1:
-        out, state = rows(*cut[0])
-    elif torch.is_grad_enabled():
-        parts = [checkpoint(rows, n, i, use_reentrant=False) for n, i in cut]
-        out, state = (torch.cat([x.flatten(0, 1) for x in xs]) for xs in zip(*parts, strict=True))
+        out, state = block(energies, normalize, v, *cut[0])
     else:
-        # Allocated before the first block: small survivors between large temporaries would keep glibc from using the
-        # same memory for the next block, and O(T) tensors would cost O(T²) memory.
         kind = torch.long if normalize.selects_key else energies.precision
         out = v.new_empty(energies.count, energies.queries, v.shape[-1], dtype=energies.precision)
         state = energies.a.new_empty((energies.count, energies.queries) if request.weights else 0, dtype=kind)
-        for n, i in cut:
-            out[n, i], own = rows(n, i)
-            if request.weights:
-                state[n, i] = own
+        inputs = _Inputs(energies, normalize, v)
+        if torch.is_grad_enabled() and inputs.are_all(lambda e, w, x: block(e, w, x, first, two)[0]):
+            out, state = _Blocks.apply(block, inputs, cut, out, state, *inputs.tensors)
+        else:
+            for n, i in cut:
+                parts = (energies, normalize, v, n, i)
+                if torch.is_grad_enabled():  # dropout has seeds of its own, so no state of random numbers is kept
+                    out[n, i], own = checkpoint(block, *parts, use_reentrant=False, preserve_rng_state=False)
+                else:
+                    out[n, i], own = block(*parts)
+                if request.weights:
+                    state[n, i] = own
     out = out.to(request.v.dtype).reshape(*energies.batch, energies.queries, v.shape[-1])
     return out, state.reshape(*energies.batch, energies.queries) if request.weights else None
+
+
+class _Inputs:
+    """The tensors that blocks are computed from, and the same parts with copies of them that begin a graph."""
+
+    def __init__(self, energies: EnergyMatrix, normalize: Normalizer, v: Tensor) -> None:
+        self.energies, self.normalize, self.v = energies, normalize, v
+        self.tensors: list[Tensor] = []
+        self._with(lambda x: self.tensors.append(x) or x)  # type: ignore[func-returns-value]
+
+    def _with(self, function: Callable[[Tensor], Tensor]) -> tuple[EnergyMatrix, Normalizer, Tensor]:
+        return self.energies.map_tensors(function), self.normalize.map_tensors(function), function(self.v)
+
+    def fresh(self) -> tuple[list[Tensor], tuple[EnergyMatrix, Normalizer, Tensor]]:
+        leaves = [x.detach().requires_grad_(x.requires_grad) for x in self.tensors]
+        given = iter(leaves)
+        return leaves, self._with(lambda x: next(given))
+
+    def are_all(self, block: Callable[[EnergyMatrix, Normalizer, Tensor], Tensor]) -> bool:
+        """Whether these tensors are all that has a gradient: a user's function may use others, in any way."""
+        leaves, parts = self.fresh()
+        known, seen, todo = {id(x) for x in leaves}, set(), [block(*parts).grad_fn]
+        while todo:
+            node = todo.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            leaf = getattr(node, "variable", None)  # of a node that accumulates the gradient of a leaf
+            if leaf is not None and id(leaf) not in known:
+                return False
+            todo += [before for before, _ in node.next_functions]
+        return True
+
+
+class _Blocks(torch.autograd.Function):
+    """All blocks as one node of the graph, whose backward computes each block again.
+
+    With a node of its own for every block, small allocations would lie between large temporaries, and glibc could not
+    use that memory for the next block: O(T²) of it.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, block: Any, inputs: _Inputs, cut: list[tuple[slice, slice]], out: Tensor, state: Tensor, *_: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        for n, i in cut:
+            out[n, i], own = block(inputs.energies, inputs.normalize, inputs.v, n, i)
+            if state.numel():
+                state[n, i] = own
+        ctx.block, ctx.inputs, ctx.cut = block, inputs, cut
+        ctx.mark_dirty(out, state)
+        ctx.mark_non_differentiable(state)
+        return out, state
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        leaves, parts = ctx.inputs.fresh()
+        for n, i in ctx.cut:
+            with torch.enable_grad():
+                z, _ = ctx.block(*parts, n, i)
+            torch.autograd.backward(z, slopes[0][n, i])
+        return None, None, None, None, None, *(x.grad for x in leaves)
 
 
 def refusal(request: Request) -> str | None:
