@@ -21,7 +21,7 @@ def _learned(name: str) -> tuple[torch.nn.Module, list[torch.nn.Parameter]]:
 
 @pytest.mark.parametrize("backend", ["auto", "flex", "fused", "sdpa"])
 @pytest.mark.parametrize("name", ["rotary", "alibi", "t5"])
-def test_every_backend(name: str, backend: r.attention.select_backend.Backend) -> None:
+def test_every_backend(name: str, backend: r.attention.attend.Backend) -> None:
     torch.manual_seed(0)
     energy, learned = _learned(name)
     inputs = [torch.randn(2, HEADS, 1200, 64, device="cuda", requires_grad=True) for _ in "qkv"]

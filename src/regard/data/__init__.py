@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 # These need torch or numpy, which take a second to import: `regard data phrasebook` should not wait for them.
-_HEAVY = {"Batches": "batches", "EncodedCorpus": "encoded_corpus"}
+_HEAVY = {"Batches": "batches", "EncodedCorpus": "encoding"}
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""All exercises of the course by name. A module of exercises has a list EXERCISES; it is added to `MODULES` here."""
+"""All exercises of the course by name. A chapter's list of exercises is added to `TABLE` here."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from . import exercises_lookup, exercises_models, exercises_self_attention
-from . import exercises_lookup as exercises_alignment
-from . import exercises_self_attention as exercises_heads_and_masks
 from .exercise import Choice
+from .exercises_lookup import ALIGNMENT, LOOKUP
+from .exercises_models import CLASSIFICATION, RECURRENT, TRANSFORMER, TRANSFORMER_LAYER
+from .exercises_self_attention import HEADS_AND_MASKS, SELF_ATTENTION
 
 if TYPE_CHECKING:
     from .exercise import Exercise
 
-MODULES = (
-    exercises_lookup,
-    exercises_self_attention,
-    exercises_heads_and_masks,
-    exercises_models,
-    exercises_models,
-    exercises_models,
-    exercises_alignment,
-    exercises_models,
+TABLE = (
+    *LOOKUP,
+    *SELF_ATTENTION,
+    *HEADS_AND_MASKS,
+    *TRANSFORMER_LAYER,
+    *TRANSFORMER,
+    *RECURRENT,
+    *ALIGNMENT,
+    *CLASSIFICATION,
 )
 
 
 @cache
 def _table() -> dict[str, Exercise]:
-    tasks = [task for module in MODULES for task in module.EXERCISES]
-    return {task.name: task for task in sorted(tasks, key=lambda task: task.chapter)}
+    return {task.name: task for task in sorted(TABLE, key=lambda task: task.chapter)}
 
 
 def questions(chapter: int | None = None) -> list[Exercise]:

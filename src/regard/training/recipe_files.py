@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
     Settings = dict[str, Any]
 
-SHIPPED = Path(__file__).parents[2] / "recipes"
+SHIPPED = Path(__file__).parents[1] / "recipes"
 LARGEST = 1 << 20  # bytes; a recipe is read whole
 LAYERS = 1000  # recipes and parts that one recipe may be based on, each counted as often as it is named
 PARTS = 64  # of a dotted key; a recipe's have three

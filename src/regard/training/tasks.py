@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
@@ -35,21 +34,12 @@ if TYPE_CHECKING:
     from .batches import EpochBatches
     from .recipe import Recipe
 
-_CLASS: dict[TaskName, tuple[str, str]] = {  # task of a recipe: its module and its class
-    "translate": ("translate_task", "TranslateTask"),
-    "write": ("language_model_task", "LanguageModelTask"),
-    "classify": ("classify_task", "ClassifyTask"),
-    "caption": ("caption_task", "CaptionTask"),
-    "spell": ("spell_task", "SpellTask"),
-}
-
 
 def recipe_task(recipe: Recipe) -> Task:
-    """The task of a recipe. Its module is imported only here: each needs libraries of its own."""
-    if recipe.task not in _CLASS:
+    """The task of a recipe."""
+    if recipe.task not in TASKS:
         return load_plugin(recipe.task, "task", Task, "task")(recipe)  # type: ignore[type-abstract]
-    module, name = _CLASS[recipe.task]
-    return cast("Task", getattr(import_module(f".{module}", __package__), name)(recipe))
+    return TASKS[recipe.task](recipe)
 
 
 def tag_token(tokenizers: TokenizerPair, tag: str) -> int:
@@ -307,3 +297,13 @@ class SpellTask(TranslateTask):
 
     def shown(self, score: float) -> str:
         return f"{self.measure} {-score:.2f} %"
+
+
+TASKS: dict[str, type[Task]] = {
+    "translate": TranslateTask,
+    "write": LanguageModelTask,
+    "classify": ClassifyTask,
+    "caption": CaptionTask,
+    "spell": SpellTask,
+}
+"""By the name that recipes and models use."""

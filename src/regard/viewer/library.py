@@ -290,7 +290,7 @@ def _load(model: ModelEntry) -> Pretrained | TextModel:
     return load_text_model(model.place, with_head=model.task == "generate")
 
 
-SAMPLES = Path(__file__).parent / "samples"
+SAMPLES = Path(__file__).parent / "data" / "samples"
 """Written by tools/viewer_samples.py."""
 PICTURE, SOUND = ".png", ".wav"
 

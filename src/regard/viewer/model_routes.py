@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 model_router = APIRouter()
 UPLOAD = {"requestBody": {"required": True, "content": BYTES}}
 """The body is the file itself, of any content type."""
-BLEU_BY_LENGTH = Path(__file__).parents[2] / "data" / "bleu_by_length.json"
+BLEU_BY_LENGTH = Path(__file__).parent / "data" / "bleu_by_length.json"
 """Written by tools/results_page.py from the runs of docs/results.md."""
 
 

@@ -139,7 +139,7 @@ class EncodedArray:
                 return Response(status_code=304, headers=headers)
         data = self.data
         if self.type == "uint8":
-            data, encoding = _compress(data, request)
+            data, encoding = compress(data, request)
             headers |= encoding
         return Response(data, 200 if complete else 202, headers, "application/octet-stream")
 
@@ -149,7 +149,7 @@ def json_response(value: Any, request: Request, status: int = 200) -> Response:
         data = _json(value)
     except ValueError:  # NaN or infinity, which JSON does not have
         data = _json(_finite(value))
-    data, headers = _compress(data, request)
+    data, headers = compress(data, request)
     return Response(data, status, {"Cache-Control": "no-store", **headers}, "application/json")
 
 
@@ -166,7 +166,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _compress(data: bytes, request: Request, level: int = 1) -> tuple[bytes, dict[str, str]]:
+def compress(data: bytes, request: Request, level: int = 1) -> tuple[bytes, dict[str, str]]:
     if len(data) < SMALL or "gzip" not in request.headers.get("accept-encoding", ""):
         return data, {"Vary": "Accept-Encoding"}
     return gzip.compress(data, level), {"Vary": "Accept-Encoding", "Content-Encoding": "gzip"}

@@ -24,13 +24,12 @@ from starlette.exceptions import HTTPException
 
 from .. import __version__
 from ..messages import problem_sentence
-from . import guard, model_routes, trace_routes
-from . import model_routes as experiment_routes
-from . import trace_routes as call_routes
-from . import trace_routes as contribution_routes
+from . import guard
 from .guard import LOOPBACK, ClientDisconnected, Guard, RequestError
 from .jobs import Jobs
-from .responses import MEDIA_TYPES, SCRIPT, _compress, files, json_response
+from .model_routes import experiment_router, model_router
+from .responses import MEDIA_TYPES, SCRIPT, compress, files, json_response
+from .trace_routes import call_router, contribution_router, trace_router
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -66,8 +65,8 @@ def create_app(
         separate_input_output_schemas=False,
     )
     app.state.jobs = Jobs(library)
-    for routes in (trace_routes, call_routes, contribution_routes, model_routes, experiment_routes):
-        app.include_router(routes.router, prefix="/api")
+    for router in (trace_router, call_router, contribution_router, model_router, experiment_router):
+        app.include_router(router, prefix="/api")
     add_error_handlers(app)
     app.add_api_route("/", _index, methods=["GET"], include_in_schema=False)
     app.add_api_route("/static/{name:path}", _static_file, methods=["GET"], include_in_schema=False)
@@ -92,7 +91,7 @@ async def _static_file(name: str, request: Request) -> Response:
     path = files().get(name)
     if path is None:
         raise RequestError(404, f"the page has no file {name[:80]!r}")
-    data, headers = _compress(path.read_bytes(), request, level=6)
+    data, headers = compress(path.read_bytes(), request, level=6)
     if name == SCRIPT:
         headers["SourceMap"] = f"{path.name}.map"
     return Response(data, 200, headers | NO_CACHE, MEDIA_TYPES[path.suffix])

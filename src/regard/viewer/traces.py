@@ -363,7 +363,7 @@ def _list(x: torch.Tensor) -> list[float | None]:
     return [round(value, 6) if math.isfinite(value) else None for value in x.float().cpu().tolist()]
 
 
-FOLDER = Path(__file__).parent / "minilm_cat_trace"
+FOLDER = Path(__file__).parent / "data" / "minilm_cat_trace"
 """Written by tools/first_trace.py."""
 MODEL = "minilm"
 TEXT = "The cat sat on the mat because it was tired and warm."
