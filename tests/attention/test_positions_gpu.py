@@ -5,6 +5,7 @@ import torch
 
 import regard as r
 from regard import attend
+from regard.attention.attend import Backend
 
 pytestmark = pytest.mark.gpu
 HEADS = 4
@@ -21,7 +22,7 @@ def _learned(name: str) -> tuple[torch.nn.Module, list[torch.nn.Parameter]]:
 
 @pytest.mark.parametrize("backend", ["auto", "flex", "fused", "sdpa"])
 @pytest.mark.parametrize("name", ["rotary", "alibi", "t5"])
-def test_every_backend(name: str, backend: r.attention.attend.Backend) -> None:
+def test_every_backend(name: str, backend: Backend) -> None:
     torch.manual_seed(0)
     energy, learned = _learned(name)
     inputs = [torch.randn(2, HEADS, 1200, 64, device="cuda", requires_grad=True) for _ in "qkv"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import AfterValidator, BaseModel, Field, WrapValidator, model_validator, with_config
 
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
     from ..models.decoder import DecoderConfig as AnyDecoderConfig
     from ..models.encoders import EncoderConfig as AnyEncoderConfig
+else:  # pydantic chooses among them by `kind`
+    AnyEncoderConfig = Union[tuple(ENCODERS.values())]  # noqa: UP007
+    AnyDecoderConfig = Union[tuple(DECODERS.values())]  # noqa: UP007
 
 for _part in (*ENCODERS.values(), *DECODERS.values(), HeadConfig):
     with_config(STRICT)(_part)  # plain dataclasses, checked as strictly as the sections here
