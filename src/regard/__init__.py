@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .moved import install
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -66,6 +68,9 @@ __all__ = [
     "watch",
     "window",
 ]
+
+
+install()
 
 
 def __getattr__(name: str) -> object:

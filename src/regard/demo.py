@@ -24,7 +24,7 @@ from .attention.normalizers import Proportional
 from .decoding import load_model_and_tokenizers
 from .decoding.translation import translate
 from .files import write_text
-from .seeing.alignment import translation_word_weights
+from .seeing.align import translation_word_weights
 from .seeing.terminal import heatmap, to_svg
 
 if TYPE_CHECKING:

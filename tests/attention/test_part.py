@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -15,6 +15,9 @@ from regard.attention.blocks import ChangedInPlaceError
 from regard.attention.energies import DistanceForm, EnergyForm
 from regard.attention.part import Part, UnknownPartError, function_tensors
 from regard.viewer.inside import neuron_view
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TABLE = torch.rand(8)
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from regard import attend, causal, watch
-from regard.seeing.alignment import word_weights
+from regard.seeing.align import word_weights
 from regard.viewer.traces import TokenLabels, TraceView
 from tests.browser.conftest import PAIR
 from tests.support.browser_page import drawn, look, on_model_worker, settle

@@ -96,7 +96,7 @@ def own(captioner: Path, vision: Seen) -> Iterator[tuple[Server, str]]:
 def test_a_caption_appears_word_by_word(page: Page, own: tuple[Server, str], captioner: Path, scene: Path) -> None:
     from regard.data.corpora import scenes
     from regard.decoding import load_model_and_tokenizers, translate
-    from regard.seeing.alignment import caption_word_weights
+    from regard.seeing.align import caption_word_weights
 
     look(page, own[0], view="picture")
     page.set_input_files("input[type=file]", scene)

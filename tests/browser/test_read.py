@@ -12,7 +12,7 @@ from regard.data.corpora import opinions
 from regard.decoding import load_model_and_tokenizers
 from regard.decoding.classification import classify
 from regard.models import Classifier, ClassifierConfig, HeadConfig, RecurrentEncoderConfig
-from regard.seeing.alignment import sum_by_word
+from regard.seeing.align import sum_by_word
 from regard.viewer.traces import TokenLabels
 from tests.support.browser_page import drawn, look
 

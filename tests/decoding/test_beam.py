@@ -6,6 +6,7 @@ import copy
 import itertools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -120,7 +121,7 @@ def score(model: Small, a: Annotations, sentence: int, tokens: list[int], alpha:
 def test_weights_of_the_first_hypothesis_alone(phrases: list[list[list[int]]] | None) -> None:
     model, a = decoder(), annotations()
     phrases = None if phrases is None else phrases[: len(a.lengths)]
-    both: Any = {"beams": 3, "best": 3, "longest": 3, "phrases": phrases}
+    both: dict[str, Any] = {"beams": 3, "best": 3, "longest": 3, "phrases": phrases}
     for some, every in zip(
         search(model, a, weights="first", **both), search(model, a, weights=True, **both), strict=True
     ):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.data import END, Tokenizer, TokenizerPair
+from regard.data import Tokenizer, TokenizerPair
 from regard.decoding import Hypothesis, Sample, search, translate
 from regard.decoding.classification import Classification
 from regard.decoding.translation import TextWords
@@ -187,7 +187,7 @@ def test_samples_and_n_best_differ_from_one_another(tokenizers: TokenizerPair) -
 )
 def test_unknown_words_are_marked(text: str, marked: str, warning: str) -> None:
     tokenizer = Tokenizer.train("word", 20, ["the film was dull", "the film was good"])
-    ids = np.array([*tokenizer.encode(text), END_WORDS_NOT_IN_VOCABULARY])
+    ids = np.array([*tokenizer.encode(text), END])
     words = TextWords.of(Classification(text, ids), tokenizer)
     assert words.marked() == marked.split()
     assert warning in words.warning()

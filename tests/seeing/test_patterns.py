@@ -78,8 +78,8 @@ def test_equal_tokens_from_some_of_the_queries_are_an_estimate_of_all() -> None:
     text = random_text(600)
     seen = watched(text.ids, is_causal=True, sharp=1.0)
     every, some, most = Patterns(), Patterns(rows=200), Patterns(rows=600)
-    for patterns in (every, some, most):
-        patterns.add(seen, text)
+    for counted in (every, some, most):
+        counted.add(seen, text)
     for name in ("identical", "induction"):
         assert torch.allclose(every.scores(name), most.scores(name), atol=1e-5)
         assert torch.allclose(every.scores(name), some.scores(name), rtol=0.2)

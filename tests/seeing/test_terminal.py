@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pytest
@@ -27,6 +26,8 @@ def test_bars_are_means_scaled_to_the_largest() -> None:
 
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import RenderableType
 
     Colours = Literal["standard", "256", "truecolor"]

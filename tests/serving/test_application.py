@@ -18,7 +18,7 @@ import torch
 
 from regard.decoding import load_model_and_tokenizers, translate
 from regard.decoding.translation import ON_CPU
-from regard.seeing.alignment import translation_word_weights
+from regard.seeing.align import translation_word_weights
 from regard.serving import application
 from regard.serving.application import (
     CounterMetric,

@@ -13,7 +13,7 @@ from regard.data import Pair, Tokenizer, TokenizerPair
 from regard.data.corpora import tones
 from regard.decoding import load_model_and_tokenizers
 from regard.models import EncoderDecoder, EncoderDecoderConfig, NoEncoderConfig, TransformerDecoderConfig
-from regard.seeing.alignment import best_links
+from regard.seeing.align import best_links
 from regard.special_tokens import BEGIN, END
 from regard.training import recipe_files, results, scores
 from regard.training.evaluation import (
@@ -32,7 +32,8 @@ from regard.training.evaluation import (
     text_words,
 )
 from regard.training.tasks import recipe_task
-from tests.support.aligned_pairs import PAIRS, TARGETS, pair_model, pair_tokenizers
+from tests.support.aligned_pairs import PAIRS as ALIGNED
+from tests.support.aligned_pairs import TARGETS, pair_model, pair_tokenizers
 from tests.support.small_translators import recurrent_translator, save_run
 
 if TYPE_CHECKING:
@@ -203,9 +204,9 @@ class TestForced:
     @torch.no_grad()
     def test_pair_by_pair_is_the_same(self, kind: str, tokenizers: TokenizerPair) -> None:
         it = pair_model(kind)
-        together = alignments(it, tokenizers, PAIRS_TRANSLATION_EVALUATION)
+        together = alignments(it, tokenizers, ALIGNED)
         loss = count = 0.0
-        for pair, weights in zip(PAIRS_TRANSLATION_EVALUATION, together, strict=True):
+        for pair, weights in zip(ALIGNED, together, strict=True):
             source = torch.tensor([[*tokenizers.source.encode(pair.source), END]])
             target = torch.tensor([[BEGIN, *tokenizers.target.encode(pair.target), END]])
             decoded = it(source, torch.tensor([source.shape[1]]), target[:, :-1], weights=True)
@@ -219,54 +220,46 @@ class TestForced:
             words = torch.tensor(tokenizers.target.words(target[0, 1:-1].tolist()))
             for word in range(shape[1]):
                 torch.testing.assert_close(weights[:, word].sum(-1), kept[:, words == word].mean(-1))
-        assert perplexity(it, tokenizers, PAIRS_TRANSLATION_EVALUATION) == pytest.approx(
-            math.exp(loss / count), rel=1e-4
-        )
-        assert perplexity(it, tokenizers, PAIRS_TRANSLATION_EVALUATION, tokens=1) == pytest.approx(
-            math.exp(loss / count), rel=1e-4
-        )
+        assert perplexity(it, tokenizers, ALIGNED) == pytest.approx(math.exp(loss / count), rel=1e-4)
+        assert perplexity(it, tokenizers, ALIGNED, tokens=1) == pytest.approx(math.exp(loss / count), rel=1e-4)
         with torch.no_grad():
             it.decoder.output.weight *= 1e6
-        assert perplexity(it, tokenizers, PAIRS_TRANSLATION_EVALUATION) == math.inf, (
-            "it is past what a float holds, and no crash"
-        )
+        assert perplexity(it, tokenizers, ALIGNED) == math.inf, "it is past what a float holds, and no crash"
 
     def test_links_that_the_model_draws_are_no_error(self, tokenizers: TokenizerPair) -> None:
         it = pair_model("bahdanau")
-        drawn = [best_links(weights[0]) for weights in alignments(it, tokenizers, PAIRS_TRANSLATION_EVALUATION)]
+        drawn = [best_links(weights[0]) for weights in alignments(it, tokenizers, ALIGNED)]
         gold = [
             replace(pair, alignment=" ".join(f"{i}-{j}" for i, j in links), possible=None)
-            for pair, links in zip(PAIRS_TRANSLATION_EVALUATION, drawn, strict=True)
+            for pair, links in zip(ALIGNED, drawn, strict=True)
         ]
         assert alignment_errors(it, tokenizers, gold) == {"attention": 0.0}
-        assert alignment_errors(it, tokenizers, PAIRS_TRANSLATION_EVALUATION)["attention"] > 0
-        assert list(alignment_errors(pair_model(), tokenizers, PAIRS_TRANSLATION_EVALUATION)) == [
+        assert alignment_errors(it, tokenizers, ALIGNED)["attention"] > 0
+        assert list(alignment_errors(pair_model(), tokenizers, ALIGNED)) == [
             "layer 1",
             "layer 2",
             "layer 3",
         ]
 
     def test_without_attention_there_is_no_alignment(self, tokenizers: TokenizerPair) -> None:
-        assert alignment_errors(pair_model("seq2seq"), tokenizers, PAIRS_TRANSLATION_EVALUATION) == {}
+        assert alignment_errors(pair_model("seq2seq"), tokenizers, ALIGNED) == {}
 
 
 def test_an_evaluation_has_everything_and_survives_its_file(tokenizers: TokenizerPair, tmp_path: Path) -> None:
     it = pair_model()
-    evaluation, texts = evaluate_translation(it, tokenizers, PAIRS_TRANSLATION_EVALUATION, beams=2)
-    assert len(texts) == evaluation.sentences == len(PAIRS_TRANSLATION_EVALUATION)
+    evaluation, texts = evaluate_translation(it, tokenizers, ALIGNED, beams=2)
+    assert len(texts) == evaluation.sentences == len(ALIGNED)
     assert evaluation.bleu == scores.bleu(texts, TARGETS)
-    assert evaluation.perplexity == perplexity(it, tokenizers, PAIRS_TRANSLATION_EVALUATION)
+    assert evaluation.perplexity == perplexity(it, tokenizers, ALIGNED)
     assert evaluation.best_aer == min(evaluation.aer.values())
-    assert sum(each.sentences for each in evaluation.by_length) == len(PAIRS_TRANSLATION_EVALUATION)
+    assert sum(each.sentences for each in evaluation.by_length) == len(ALIGNED)
     assert evaluation.tokens_per_second > 0
     assert evaluation.search == {"beams": 2}
     results.save_result(tmp_path, "test", evaluation)
     results.save_result(tmp_path, "other", evaluation)
     assert results.load_results(tmp_path) == {"test": evaluation, "other": evaluation}
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
-    without, _ = evaluate_translation(
-        it, tokenizers, [replace(pair, alignment=None) for pair in PAIRS_TRANSLATION_EVALUATION], beams=1
-    )
+    without, _ = evaluate_translation(it, tokenizers, [replace(pair, alignment=None) for pair in ALIGNED], beams=1)
     assert without.aer == {}
     with pytest.raises(ValueError, match="no pairs"):
         evaluate_translation(it, tokenizers, [])

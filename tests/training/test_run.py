@@ -18,7 +18,7 @@ from regard.commands import app
 from regard.data import TokenizerPair
 from regard.decoding.exports import outdated_exports
 from regard.models import load
-from regard.training import Run, fit, recipe_files, results
+from regard.training import fit, recipe_files, results
 from regard.training.loop import Training
 from regard.training.run import Run, commit, learning_curve
 from tests.support.tiny_training import corpus, measured, recipe_file
@@ -379,7 +379,7 @@ def test_another_process_extends_a_run_whose_model_is_not_yet_moved(
 
 def test_an_extension_replaces_no_earlier_model(tmp_path: Path) -> None:
     recipe = recipe_files.load_recipe("bahdanau-phrasebook")
-    run = Run_run_folder.create(recipe, tmp_path / "run")
+    run = Run.create(recipe, tmp_path / "run")
     for content in ("first", "second", "third"):
         run.model.mkdir()
         (run.model / "weights").write_text(content)
@@ -390,11 +390,11 @@ def test_an_extension_replaces_no_earlier_model(tmp_path: Path) -> None:
 
 def test_force_removes_what_a_run_wrote_and_nothing_else(tmp_path: Path) -> None:
     recipe = recipe_files.load_recipe("bahdanau-phrasebook")
-    run = Run_run_folder.create(recipe, tmp_path / "run")
+    run = Run.create(recipe, tmp_path / "run")
     others = ["model-best", "model-10-copy", "model-10-2-3", "model-", "notes"]
     for name in ("model", "data", "tensorboard", "wandb", "mlflow", "model-10", "model-10-2", *others):
         (run.folder / name).mkdir()
         (run.folder / name / "file").write_text(name)
-    Run_run_folder.create(recipe, run.folder, force=True)
+    Run.create(recipe, run.folder, force=True)
     left = {path.name for path in run.folder.iterdir()}
     assert left == {*others, "checkpoints", "recipe.toml"}

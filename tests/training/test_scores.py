@@ -6,7 +6,6 @@ import math
 import random
 
 import pytest
-import sacrebleu
 
 from regard.data import Pair, TokenizerPair
 from regard.training import scores
@@ -65,9 +64,7 @@ def test_bleu_is_sacrebleus() -> None:
     streams = [list(stream) for stream in zip(*references, strict=True)]
     values = scores.caption_bleu(captions, references)
     for order in (1, 2, 3, 4):
-        metric = sacrebleu_caption_metrics.BLEU(
-            tokenize="none", max_ngram_order=order, smooth_method="none", force=True
-        )
+        metric = sacrebleu.BLEU(tokenize="none", max_ngram_order=order, smooth_method="none", force=True)
         assert values[order - 1] == pytest.approx(metric.corpus_score(captions, streams).score)
 
 

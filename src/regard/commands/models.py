@@ -284,7 +284,7 @@ def _print_words(loaded: Pretrained, result: Classification, compare: bool, save
     import torch
 
     from ..decoding.translation import TextWords
-    from ..seeing.alignment import sum_by_word
+    from ..seeing.align import sum_by_word
     from ..seeing.figures import save_heatmap
     from ..seeing.terminal import ShadedText, heatmap
 
@@ -416,7 +416,7 @@ def caption(
 
 def _save_figure(caption: Translation, file: Path) -> None:
     from ..data.media import PictureReader
-    from ..seeing.alignment import caption_word_weights
+    from ..seeing.align import caption_word_weights
     from ..seeing.figures import MAX_WORDS, save_caption_figure
 
     weights, words = caption_word_weights(caption)

@@ -145,7 +145,7 @@ def translate(
     if show or save_plot is not None:
         from rich.console import Console
 
-        from ..seeing.alignment import translation_word_weights
+        from ..seeing.align import translation_word_weights
         from ..seeing.figures import save_heatmap
         from ..seeing.terminal import heatmap
     loaded = load_model_and_tokenizers.load_ensemble(

@@ -22,7 +22,7 @@ from ..decoding.beam import limits
 from ..decoding.classification import classify
 from ..decoding.translation import read, translate
 from ..messages import count_of
-from ..seeing.alignment import translation_word_weights
+from ..seeing.align import translation_word_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence

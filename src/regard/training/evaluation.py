@@ -20,7 +20,7 @@ from ..data.tokenizer_pair import UnknownLabelError
 from ..decoding.translation import translate
 from ..messages import count_of
 from ..models.encoder_decoder import EncoderDecoder
-from ..seeing.alignment import alignment_error_rate, best_links, join_pieces, merge_pieces, parse_links, pointing_hits
+from ..seeing.align import alignment_error_rate, best_links, join_pieces, merge_pieces, parse_links, pointing_hits
 from ..special_tokens import END, UNKNOWN
 from . import scores
 from .corpora import read, running
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ..decoding.load_model_and_tokenizers import Pretrained
     from ..decoding.translation import Engine
     from ..models.base import TaskName
-    from ..seeing.alignment import Links
+    from ..seeing.align import Links
     from .scores import LengthBin, Score
     from .tasks import Task
 

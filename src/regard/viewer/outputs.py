@@ -151,7 +151,7 @@ def caption(library: Library, model: ModelEntry, picture: bytes) -> dict[str, An
     from PIL import Image
 
     from ..data.media import PictureReader
-    from ..seeing.alignment import caption_word_weights
+    from ..seeing.align import caption_word_weights
 
     loaded = library.loaded(model)
     with _uploaded_file(picture) as path:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..seeing.alignment import group_pieces
+from ..seeing.align import group_pieces
 from ..seeing.generation import evenly_spaced
 from ..seeing.patterns import THRESHOLDS, Patterns
 from ..seeing.text_models import WORD_START, TokenizedText

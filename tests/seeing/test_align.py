@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.data.corpora.scenes import Box
-from regard.seeing.alignment import (
+from regard.seeing.align import (
     alignment_error_rate,
     best_links,
     group_pieces,

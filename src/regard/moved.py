@@ -1,0 +1,46 @@
+"""Import paths that earlier versions documented: they still import, from where their names are now."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+MOVED = {
+    "regard.data.inverse_document_frequency": "regard.data.tokenizer_pair",
+    "regard.layers.log_mel": "regard.layers.sound",
+    "regard.models.annotations": "regard.models.base",
+    "regard.seeing.alignment.word_alignment": "regard.seeing.align",
+    "regard.seeing.capture.huggingface_text_model": "regard.seeing.text_models",
+    "regard.seeing.drawing.picture_overlay": "regard.seeing.figures",
+    "regard.training.score.forced_alignment": "regard.training.evaluation",
+    "regard.viewer.data.library": "regard.viewer.library",
+    "regard.viewer.data.trace_view": "regard.viewer.traces",
+    "regard.viewer.http.server": "regard.viewer.server",
+}
+
+
+class MovedModules(MetaPathFinder, Loader):
+    """Asked last, where no file has the name of a module."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        is_folder = any(old.startswith(f"{name}.") for old in MOVED)
+        return ModuleSpec(name, self, is_package=is_folder) if name in MOVED or is_folder else None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """None: an ordinary module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__name__ in MOVED:
+            there = vars(import_module(MOVED[module.__name__]))
+            vars(module).update({name: value for name, value in there.items() if not name.startswith("__")})
+
+
+def install() -> None:
+    if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
+        sys.meta_path.append(MovedModules())
