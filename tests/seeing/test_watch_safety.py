@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -15,6 +14,9 @@ from torch.nn.functional import scaled_dot_product_attention as imported_by_name
 import regard
 from regard import watch
 from tests.seeing.test_watch import Attention, Stack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
