@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ class Row:
     p50: float
     p80: float
     date: str = ""
+    commit: str = ""
     machine: str = ""
     torch: str = ""
     python: str = ""
@@ -73,7 +75,7 @@ def gpu_row(work: str, by: str, p20: float, p50: float, p80: float, unit: str = 
 
 def _row(work: str, by: str, unit: str, p20: float, p50: float, p80: float, machine: str) -> Row:
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return Row(work, by, unit, p20, p50, p80, today, machine, torch.__version__, platform.python_version())
+    return Row(work, by, unit, p20, p50, p80, today, _commit(), machine, torch.__version__, platform.python_version())
 
 
 # Not resource.getrusage: its peak survives exec, so a child of a large process starts from its parent's.
@@ -109,6 +111,16 @@ def write(rows: list[Row], path: Path = RESULTS) -> None:
         writer.writerows(
             kept + [{**asdict(x), **{p: f"{getattr(x, p):.4g}" for p in ("p20", "p50", "p80")}} for x in rows]
         )
+
+
+@cache
+def _commit() -> str:
+    """The commit that is measured; "" in a copy without git, where `git blame` of the file tells it later."""
+    try:
+        asked = ["git", "rev-parse", "--short=8", "HEAD"]
+        return subprocess.run(asked, cwd=RESULTS.parent, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def _cpu() -> str:

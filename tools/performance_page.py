@@ -53,8 +53,11 @@ def abreast(rows: list[dict[str, str]]) -> list[str]:
 
 def table(kind: str, wanted: str) -> str:
     rows = chosen(wanted)
-    versions = sorted({(row["date"], row["machine"], f"torch {row['torch']}") for row in rows})
-    measured = [f"Measured {', '.join(version)}." for version in versions]
+    runs = sorted((row["date"], row["machine"], f"torch {row['torch']}", row["commit"]) for row in rows)
+    measured = [
+        f"Measured {', '.join(run)}, commit {', '.join(dict.fromkeys(row[3] for row in same))}."
+        for run, same in groupby(runs, key=lambda row: row[:3])
+    ]
     return "\n".join([*(lines if kind == "rows" else abreast)(rows), "", *measured, ""])
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pytorch_lightning")
 pytest.importorskip("fastapi")
 pytest.importorskip("transformers")
 

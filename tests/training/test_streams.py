@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("pytorch_lightning")
-
 from regard.data import Pair, TokenizerPair
 from regard.data.blocks import CheckedRows, held_out_pairs
 from regard.data.encoding import row_chunks

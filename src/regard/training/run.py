@@ -238,7 +238,7 @@ def _clear(folder: Path) -> None:
 
 
 NAME = "provenance.json"
-PACKAGES = ("regard", "torch", "pytorch-lightning", "numpy", "tokenizers", "safetensors", "triton")
+PACKAGES = ("regard", "torch", "numpy", "tokenizers", "safetensors", "triton")
 VARIABLES = ("REGARD_", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG", "SLURM_JOB_ID")
 """Names, or how they begin, of the environment variables that are recorded, without those that hold secrets."""
 GIT_SECONDS = 10
