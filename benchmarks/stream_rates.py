@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.prepare_pairs import write_pairs
 from regard.data import EncodedCorpus, TokenizerPair
 from regard.data.batches import Batches
-from regard.data.blocks import CorpusPart, FileStream
+from regard.data.blocks import CorpusPart, PairStream
 from regard.training.streams import buffer_chunks
 
 TOKENS = 25_000  # of a batch
@@ -31,7 +31,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "pairs.tsv"
         write_pairs(file, pairs, seed=1)
-        stream = FileStream((CorpusPart((str(file),), (0, 1), "error"),))
+        stream = PairStream((CorpusPart((str(file),), (0, 1), "error"),))
         tokenizers = TokenizerPair.train("bpe", 16_000, islice(stream.readers()[0], 50_000))
         (Path(folder) / "tokenizers").mkdir()
         tokenizers.save(Path(folder) / "tokenizers")

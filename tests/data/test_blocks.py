@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from regard.data import blocks as corpus_blocks
-from regard.data import blocks as pair_stream
-from regard.data.blocks import CorpusPart, DatasetStream, FileStream, held_out_pairs
+from regard.data.blocks import CorpusPart, PairStream, held_out_pairs
 from regard.data.pair_reader import BadRowError
 from regard.data.rows import DatasetSplit
 
@@ -24,8 +23,11 @@ ROWS = 25
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (corpus_blocks, pair_stream):
-        monkeypatch.setattr(module, "BLOCK_LINES", 10)
+    monkeypatch.setattr(corpus_blocks, "BLOCK_LINES", 10)
+
+
+def dataset_stream(split: DatasetSplit, *columns: str, held_out: int = 0) -> PairStream:
+    return PairStream((CorpusPart(columns=columns, dataset=split),), held_out=held_out)
 
 
 def sources(blocks: Iterable[CheckedRows]) -> list[str]:
@@ -45,7 +47,7 @@ def write_files(folder: Path) -> list[Path]:
 
 def test_an_epoch_of_files_has_every_pair_once_and_begins_at_any_block(tmp_path: Path) -> None:
     parts = tuple(CorpusPart((str(file),), ("x", "y")) for file in write_files(tmp_path))
-    stream = FileStream(parts, seed=3)
+    stream = PairStream(parts, seed=3)
     every = sorted(pair.source for part in parts for pair in part.reader)
     epochs = [[sources([block]) for block in stream.blocks(epoch)] for epoch in range(6)]
     for epoch, blocks in enumerate(epochs):
@@ -62,26 +64,26 @@ def test_a_dataset_begins_at_any_block(tmp_path: Path) -> None:
     (tmp_path / "corpus").mkdir()
     datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "corpus" / "train-0.parquet"))
     split = DatasetSplit(str(tmp_path / "corpus"), "train")
-    stream = DatasetStream(split, ("translation.en", "translation.de"))
+    stream = dataset_stream(split, "translation.en", "translation.de")
     blocks = [sources([block]) for block in stream.blocks(0)]
     assert list(chain.from_iterable(blocks)) == [f"source {i}" for i in range(ROWS)]
     assert [len(block) for block in blocks] == [10, 10, 5]
     for start in range(4):
         assert [sources([block]) for block in stream.blocks(1, start)] == blocks[start:]
     with pytest.raises(ValueError, match=r"split train has no column 'de'; it has translation"):
-        list(DatasetStream(split, ("translation.en", "de")).blocks(0))
+        list(dataset_stream(split, "translation.en", "de").blocks(0))
     with pytest.raises(ValueError, match=r"split trai cannot be read: Bad split: trai"):
-        list(DatasetStream(DatasetSplit(split.name, "trai"), ("a", "b")).blocks(0))
+        list(dataset_stream(DatasetSplit(split.name, "trai"), "a", "b").blocks(0))
 
 
 def test_pairs_that_validate_are_in_no_block(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     parts = tuple(CorpusPart((str(file),), ("x", "y")) for file in write_files(tmp_path))
-    files = FileStream(parts, seed=3, held_out=4)
+    files = PairStream(parts, seed=3, held_out=4)
     (tmp_path / "corpus").mkdir()
     rows = [{"x": f"source {i}", "y": f"target {i}"} for i in range(ROWS)]
     datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "corpus" / "train-0.parquet"))
-    dataset = DatasetStream(DatasetSplit(str(tmp_path / "corpus"), "train"), ("x", "y"), held_out=4)
+    dataset = dataset_stream(DatasetSplit(str(tmp_path / "corpus"), "train"), "x", "y", held_out=4)
     for stream, count in ((files, 3 * ROWS), (dataset, ROWS)):
         held_out = [pair.source for pair in held_out_pairs(stream)]
         assert len(held_out) == 4
@@ -95,7 +97,7 @@ def test_a_bad_row_is_an_error_or_counted(tmp_path: Path) -> None:
     file = tmp_path / "a.tsv"
     file.write_text("".join(f"source {i}\ttarget {i}\n" if i != 12 else "alone\n" for i in range(ROWS)))
     with pytest.raises(BadRowError, match=r"a\.tsv:13: the line has 1 column"):
-        list(FileStream((CorpusPart((str(file),)),)).blocks(0))
-    blocks = list(FileStream((CorpusPart((str(file),), on_bad="skip"),)).blocks(0))
+        list(PairStream((CorpusPart((str(file),)),)).blocks(0))
+    blocks = list(PairStream((CorpusPart((str(file),), on_bad="skip"),)).blocks(0))
     assert [block.reasons.total() for block in blocks] == [0, 1, 0]
     assert len(sources(blocks)) == ROWS - 1

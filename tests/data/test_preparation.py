@@ -18,10 +18,12 @@ import pytest
 
 from regard.data import EncodedCorpus, Pair, Tokenizer, TokenizerPair, preparation
 from regard.data import blocks as corpus_blocks
+from regard.data import cache as cache_module
 from regard.data.blocks import CorpusPart, SampledPairs, Split, is_held_out, sample_indices
+from regard.data.cache import PreparationCache, cache_key
 from regard.data.encoding import ARRAYS
 from regard.data.pair_reader import BadRowError
-from regard.data.preparation import PreparationCache, cache_key, prepare_split, process_count
+from regard.data.preparation import prepare_split, process_count
 from regard.data.rows import BOM
 from regard.files import CHECKSUMS
 
@@ -112,6 +114,8 @@ def formats(folder: Path) -> Iterator[tuple[str, CorpusPart]]:
     yield "csv", CorpusPart((str(folder / "rows.csv"),), (0, 1))
     bad = [*pairs[:9], ("", "empty"), *pairs[9:20], ("one cell", ""), *pairs[20:]]
     yield "bad rows", CorpusPart((str(write_tsv(folder / "bad.tsv", bad)),), (0, 1), "skip")
+    ragged = [*pairs[:20], ("a", "tab\tin a text"), *pairs[20:]]
+    yield "ragged rows", CorpusPart((str(write_tsv(folder / "ragged.tsv", ragged)),), (0, 1), "skip")
     (folder / "bytes.tsv").write_bytes(tsv.read_bytes() + b"caf\xe9\tcoffee\nno cell\n")
     yield "bad bytes", CorpusPart((str(folder / "bytes.tsv"),), (0, 1), "skip")
 
@@ -172,13 +176,14 @@ def test_processes_make_the_same_as_one(
 SCRIPT = """
 import sys
 from pathlib import Path
-from regard.data import corpus_blocks, preparation
+from regard.data import blocks, preparation
 from regard.data.blocks import CorpusPart, Split
+from regard.data.cache import PreparationCache
 print("main", flush=True)
-preparation.SMALL, corpus_blocks.BLOCK_LINES = 0, 10
+preparation.SMALL, blocks.BLOCK_LINES = 0, 10
 folder = Path(sys.argv[1])
 part = CorpusPart((str(folder / "train.tsv"),), (0, 1))
-cache = preparation.PreparationCache(folder / "cache")
+cache = PreparationCache(folder / "cache")
 split = Split((part,), (part.scan(),), longest=14)
 preparation.prepare_split(split, folder / "tokenizers", folder / "script", cache, print, print)
 """
@@ -394,7 +399,7 @@ def test_clear_removes_files_and_links_and_counts_what_is_gone(
 def test_every_key_has_the_format_of_the_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     former = cache_key(task="translate")
     assert cache_key(task="translate") == former
-    monkeypatch.setattr(preparation, "FORMAT", preparation.FORMAT + 1)
+    monkeypatch.setattr(cache_module, "FORMAT", cache_module.FORMAT + 1)
     assert cache_key(task="translate") != former
 
 

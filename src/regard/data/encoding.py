@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import json
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,20 +21,12 @@ from .tokenizer_pair import LabelSet, UnknownLabelError, inverse_document_freque
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from jaxtyping import Float32, Int, Int32, Int64, Shaped
+    from jaxtyping import Bool, Float32, Int, Int32, Int64, Shaped
 
     from .rows import Pair
     from .tokenizer_pair import IdfFormula, TokenizerPair
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from jaxtyping import Bool, Int32, Int64
-
-    from .rows import Pair
-    from .tokenizer_pair import TokenizerPair
 
     FlatIds = tuple[Int32[np.ndarray, "tokens"], Int64[np.ndarray, "texts"]]
     Arrays = dict[str, np.ndarray[Any, Any]]
@@ -77,7 +69,47 @@ def row_chunks(pairs: Iterable[Pair], size: int = CHUNK) -> Iterator[RowChunk]:
         )
 
 
-def known_targets(chunk: RowChunk, target: Any, bad: list[str], on_bad: Literal["error", "skip"]) -> RowChunk:
+@dataclass
+class LeftOut:
+    """What was not encoded: how many pairs that are too long, and messages about the others."""
+
+    dropped: int = 0
+    bad: list[str] = field(default_factory=list)
+
+
+def encoded_arrays(
+    chunks: Iterable[RowChunk],
+    tokenizers: TokenizerPair,
+    longest: int | None,
+    on_bad: Literal["error", "skip"],
+    left_out: LeftOut,
+) -> Iterator[Arrays]:
+    """The arrays of the pairs of each chunk that have no more than `longest` tokens on a side.
+
+    `source_starts` counts from the first chunk on. A source or a label that nobody knows is an error, or with
+    on_bad="skip" left out.
+    """
+    written = 0
+    places: dict[str, tuple[int, int]] = {}
+    for chunk in chunks:
+        known = _with_known_labels(chunk, tokenizers.target, on_bad, left_out.bad)
+        if tokenizers.source.kind in ("text", "none"):
+            arrays = _encode_texts(known, tokenizers, longest)
+            arrays["source_starts"] += written
+        else:  # pictures and sounds, one by one
+            try:
+                arrays = _encode_media(known, tokenizers, longest, written, places)
+            except ValueError as error:
+                if on_bad == "error":
+                    raise
+                left_out.bad.append(str(error))
+                continue
+        left_out.dropped += len(known.sources) - len(arrays["rows"])
+        written += len(arrays["source"])
+        yield arrays
+
+
+def _with_known_labels(chunk: RowChunk, target: Any, on_bad: Literal["error", "skip"], bad: list[str]) -> RowChunk:
     """The rows whose target can be written; of labels, only those there are."""
     if not isinstance(target, LabelSet):
         return chunk
@@ -95,11 +127,8 @@ def known_targets(chunk: RowChunk, target: Any, bad: list[str], on_bad: Literal[
     return chunk if len(known) == len(chunk.targets) else chunk.select(known)
 
 
-def encode_chunk(chunk: RowChunk, tokenizers: TokenizerPair, longest: int | None) -> Arrays:
-    """The arrays of the pairs that have no more than `longest` tokens on a side; `source_starts` from 0.
-
-    For sources that are text, or nothing.
-    """
+def _encode_texts(chunk: RowChunk, tokenizers: TokenizerPair, longest: int | None) -> Arrays:
+    """`source_starts` from 0."""
     source, source_lengths = _flat(tokenizers.source, chunk.sources)
     target, target_lengths = _flat(tokenizers.target, chunk.targets)
     # What the encoder reads ends in </s>, and what the decoder predicts too.
@@ -120,43 +149,40 @@ def encode_chunk(chunk: RowChunk, tokenizers: TokenizerPair, longest: int | None
     }
 
 
+def _encode_media(
+    chunk: RowChunk,
+    tokenizers: TokenizerPair,
+    longest: int | None,
+    written: int,
+    places: dict[str, tuple[int, int]],
+) -> Arrays:
+    """A picture or a sound and its text, or nothing. `places` is where each source that was read begins, and its size;
+    one that several pairs share is there once."""
+    empty = dict.fromkeys(ARRAYS, np.empty(0, np.int64))
+    if not chunk.sources:
+        return empty
+    (name,), reader, values = chunk.sources, tokenizers.source, empty["source"]
+    if name not in places:
+        values = np.asarray(reader.encode_batch([name])[0], reader.dtype).reshape(-1)
+    start, size = places.get(name, (written, len(values)))
+    target, lengths = _flat(tokenizers.target, chunk.targets)
+    width = max(0 if reader.shape else -(-size // reader.stride), int(lengths[0]) + 1)  # its </s> is predicted
+    if longest is not None and width > longest:
+        return empty
+    places[name] = start, size
+    return {
+        "source": values,
+        "target": _framed(target, lengths, [BEGIN]),
+        "source_starts": np.array([start]),
+        "source_lengths": np.array([size]),
+        "target_lengths": lengths + 2,
+        "rows": np.asarray(chunk.rows, np.int64),
+    }
+
+
 def _flat(side: Any, texts: Sequence[str]) -> FlatIds:
     """The ids of texts; a tokenizer looks up its words."""
     return side.encode_flat(texts) if hasattr(side, "encode_flat") else flat_ids(side.encode_batch(texts))
-
-
-class MediaEncoder:
-    """Encodes pairs of a picture or a sound and a text, one at a time; a source that several share is read once."""
-
-    def __init__(self, reader: Any) -> None:
-        self.reader = reader
-        self._written = 0  # numbers so far
-        self._places: dict[str, tuple[int, int]] = {}  # where each source begins, and its size
-
-    def encode_chunk(self, chunk: RowChunk, tokenizers: TokenizerPair, longest: int | None) -> Arrays:
-        """The arrays of a chunk of one pair, or of none; empty where the pair is longer than `longest`."""
-        none = np.empty(0, np.int64)
-        empty = dict.fromkeys(("source", "target", "source_starts", "source_lengths", "target_lengths", "rows"), none)
-        if not chunk.sources:
-            return empty
-        (name,), reader, values = chunk.sources, self.reader, none
-        if name not in self._places:
-            values = np.asarray(reader.encode_batch([name])[0], reader.dtype).reshape(-1)
-        start, size = self._places.get(name, (self._written, len(values)))
-        target, lengths = _flat(tokenizers.target, chunk.targets)
-        width = max(0 if reader.shape else -(-size // reader.stride), int(lengths[0]) + 1)  # its </s> is predicted
-        if longest is not None and width > longest:
-            return empty
-        self._places[name] = start, size
-        self._written += len(values)
-        return {
-            "source": values,
-            "target": _framed(target, lengths, [BEGIN]),
-            "source_starts": np.array([start]),
-            "source_lengths": np.array([size]),
-            "target_lengths": lengths + 2,
-            "rows": np.asarray(chunk.rows, np.int64),
-        }
 
 
 def _framed(
@@ -185,8 +211,8 @@ class WordCache:
     """The ids of words, for a tokenizer that encodes each word of a text alone (`Tokenizer.encodes_words_alone`).
 
     The words of a text are what single spaces separate. A text with other spaces in it (two together, one at an end, or
-    `space`, the character that stands for one in a vocabulary) is encoded as a whole, and so is one with few spaces:
-    its words would not occur again, in Chinese or Thai for example.
+    `space`, the character that stands for one in a vocabulary) counts as one word, and so does one with few spaces: its
+    words would not occur again, in Chinese or Thai for example.
     """
 
     def __init__(self, encode_batch: Callable[[Sequence[str]], list[list[int]]], space: str) -> None:
@@ -195,8 +221,6 @@ class WordCache:
 
     def _clear(self) -> None:
         self._numbers = _WordNumbers()
-        self.characters = 0
-        """Of all words in the cache."""
         self._ids: Int32[np.ndarray, "tokens"] = np.empty(0, np.int32)
         self._starts: Int64[np.ndarray, "words"] = np.empty(0, np.int64)
         self._lengths: Int64[np.ndarray, "words"] = np.empty(0, np.int64)
@@ -205,45 +229,33 @@ class WordCache:
         """What `flat_ids(encode_batch(texts))` gives."""
         if not texts:
             return flat_ids([])
-        if self.characters > MOST_CHARACTERS:
+        if self._numbers.characters > MOST_CHARACTERS:
             self._clear()
-        try:
-            return self._encode(texts)
-        except (TypeError, ValueError):
-            self._clear()
-            self._encode_batch(texts)  # the same error, with the place in the text instead of that in a word
-            raise
-
-    def _encode(self, texts: Sequence[str]) -> FlatIds:
-        if _is_regular(" ".join(texts), self._space) and all(map(_has_short_words, texts)):
-            return self._look_up(texts)
-        in_words = [_is_regular(text, self._space) and _has_short_words(text) for text in texts]
-        encoded = [
-            self._look_up([text for text, split in zip(texts, in_words, strict=True) if split]),
-            flat_ids(self._encode_batch([text for text, split in zip(texts, in_words, strict=True) if not split])),
-        ]
-        ids, lengths = (np.concatenate(parts) for parts in zip(*encoded, strict=True))
-        order = np.argsort(np.argsort(~np.array(in_words), kind="stable"))  # where each text is among those encoded
-        starts = lengths.cumsum() - lengths
-        return _join(ids, starts[order], lengths[order]), lengths[order]
-
-    def _look_up(self, texts: Sequence[str]) -> FlatIds:
-        """The ids of texts whose words are short and separated by single spaces."""
-        if not texts:
-            return flat_ids([])
-        words = " ".join(texts).split(" ")
-        counts = np.fromiter((text.count(" ") + 1 for text in texts), np.int64, len(texts))
+        joined = " ".join(texts)
+        if _is_regular(joined, self._space) and all(map(_has_short_words, texts)):  # the common case
+            words = joined.split(" ")
+            counts = np.fromiter((text.count(" ") + 1 for text in texts), np.int64, len(texts))
+        else:
+            split = [_is_regular(text, self._space) and _has_short_words(text) for text in texts]
+            parts = [text.split(" ") if cut else [text] for text, cut in zip(texts, split, strict=True)]
+            words = list(chain.from_iterable(parts))
+            counts = np.fromiter(map(len, parts), np.int64, len(parts))
         numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
         if self._numbers.new:
-            self._add(self._numbers.new)
+            try:
+                self._add(self._numbers.new)
+            except (TypeError, ValueError):
+                self._clear()
+                self._encode_batch(texts)  # the same error, with the place in the text instead of that in a word
+                raise
         lengths = self._lengths[numbers]
-        ids = _join(self._ids, self._starts[numbers], lengths)
-        return ids, np.add.reduceat(lengths, counts.cumsum() - counts)
+        # Token t of the result is token t − (where its word begins in the result) + (where it begins in the table).
+        shifts = np.repeat(self._starts[numbers] - lengths.cumsum() + lengths, lengths)
+        return self._ids[np.arange(len(shifts)) + shifts], np.add.reduceat(lengths, counts.cumsum() - counts)
 
     def _add(self, words: list[str]) -> None:
         ids, lengths = flat_ids(self._encode_batch(words))
         self._numbers.new = []
-        self.characters += sum(map(len, words))
         self._starts = np.concatenate([self._starts, len(self._ids) + lengths.cumsum() - lengths])
         self._lengths = np.concatenate([self._lengths, lengths])
         self._ids = np.concatenate([self._ids, ids])
@@ -255,21 +267,13 @@ class _WordNumbers(dict[str, int]):
     def __init__(self) -> None:
         super().__init__()
         self.new: list[str] = []
+        self.characters = 0
 
     def __missing__(self, word: str) -> int:
         number = self[word] = len(self)
         self.new.append(word)
+        self.characters += len(word)
         return number
-
-
-def _join(
-    ids: Int32[np.ndarray, "all_tokens"], starts: Int64[np.ndarray, "parts"], lengths: Int64[np.ndarray, "parts"]
-) -> Int32[np.ndarray, "tokens"]:
-    """Parts of an array, one after the other."""
-    # Token t of the result is token t − (where its part begins in the result) + (where it begins in `ids`).
-    shifts = np.repeat(starts - lengths.cumsum() + lengths, lengths)
-    joined: Int32[np.ndarray, "tokens"] = ids[np.arange(len(shifts)) + shifts]
-    return joined
 
 
 def _has_short_words(text: str) -> bool:
@@ -365,19 +369,27 @@ class EncodedCorpus:
         on_bad: Literal["error", "skip"] = "error",
     ) -> EncodedCorpus:
         """The same for rows that come several at a time; of pictures and sounds, one at a time."""
+        reader, left_out = tokenizers.source, LeftOut()
+        each = encoded_arrays(chunks, tokenizers, longest, on_bad, left_out)
+
+        def about() -> CorpusInfo:
+            return CorpusInfo(reader.dtype, reader.shape, reader.stride, left_out.dropped, tuple(left_out.bad))
+
         if folder is None:
             memory = {name: io.BytesIO() for name in ARRAYS}
-            about = _write(chunks, tokenizers, longest, memory, on_bad)
-            kinds = {**ARRAYS, "source": about.dtype}
-            return cls({name: np.frombuffer(memory[name].getbuffer(), kind) for name, kind in kinds.items()}, about)
+            write_arrays(memory, each, reader.dtype)
+            return cls(
+                {
+                    name: np.frombuffer(memory[name].getbuffer(), kind)
+                    for name, kind in array_types(reader.dtype).items()
+                },
+                about(),
+            )
         folder = Path(folder)
         if folder.exists():
             raise ValueError(f"{folder} exists; load it, or remove it to encode the corpus again")
         with replacing_folder(folder) as unfinished:
-            with ExitStack() as opened:
-                files = {name: opened.enter_context((unfinished / f"{name}.bin").open("wb")) for name in ARRAYS}
-                about = _write(chunks, tokenizers, longest, files, on_bad)
-            write_index(unfinished, about)
+            write_folder(unfinished, each, about, reader.dtype)
         return cls.load(folder)
 
     @classmethod
@@ -398,7 +410,7 @@ class EncodedCorpus:
         if about.dtype not in DTYPES:
             raise DamagedFileError(f"{folder / _INDEX} is damaged: its numbers are {about.dtype!r:.40}; {again}")
         arrays = {}
-        for name, kind in {**ARRAYS, "source": about.dtype}.items():
+        for name, kind in array_types(about.dtype).items():
             file, size = folder / f"{name}.bin", sizes[name]
             if not file.exists() or file.stat().st_size != size or size % np.dtype(kind).itemsize:
                 raise ValueError(f"{file} should have {size:,} bytes; {again}")
@@ -419,7 +431,7 @@ class EncodedCorpus:
 
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
         """What `build` writes, by name."""
-        kinds = {**ARRAYS, "source": self.about.dtype}
+        kinds = array_types(self.about.dtype)
         return {name: getattr(self, name).astype(kind, copy=False) for name, kind in kinds.items()}
 
     def idf(self, vocabulary: int, formula: IdfFormula = "smoothed") -> Float32[np.ndarray, "vocabulary"]:
@@ -448,41 +460,25 @@ class EncodedCorpus:
         )
 
 
-def write_index(folder: Path, about: CorpusInfo) -> None:
-    """The index of a folder that has all arrays."""
+def array_types(source: str) -> dict[str, str]:
+    """The numbers of each array, where those of sources are `source`."""
+    return {**ARRAYS, "source": source}
+
+
+def write_arrays(files: Mapping[str, IO[bytes]], each: Iterable[Arrays], source: str) -> None:
+    """Append arrays to the files of their names."""
+    for arrays in each:
+        for name, kind in array_types(source).items():
+            files[name].write(np.ascontiguousarray(arrays[name], kind).data)
+
+
+def write_folder(folder: Path, each: Iterable[Arrays], about: Callable[[], CorpusInfo], source: str = "<i4") -> None:
+    """What `EncodedCorpus.load` reads; `about` is asked when all arrays are written."""
+    with ExitStack() as opened:
+        files = {name: opened.enter_context((folder / f"{name}.bin").open("wb")) for name in ARRAYS}
+        write_arrays(files, each, source)
     sizes = {name: (folder / f"{name}.bin").stat().st_size for name in ARRAYS}
-    (folder / _INDEX).write_text(json.dumps({"about": asdict(about), "sizes": sizes}), encoding="utf-8")
-
-
-def _write(
-    chunks: Iterable[RowChunk],
-    tokenizers: TokenizerPair,
-    longest: int | None,
-    files: dict[str, Any],
-    on_bad: Literal["error", "skip"],
-) -> CorpusInfo:
-    """Append all rows to the files."""
-    reader = tokenizers.source
-    several = reader.kind in ("text", "none")  # pictures and sounds are read one by one
-    encode = encode_chunk if several else MediaEncoder(reader).encode_chunk
-    dropped = written = 0
-    bad: list[str] = []
-    for chunk in chunks:
-        known = known_targets(chunk, tokenizers.target, bad, on_bad)
-        try:
-            arrays = encode(known, tokenizers, longest)
-        except ValueError as error:
-            if on_bad == "error" or several:
-                raise
-            bad.append(str(error))
-            continue
-        dropped += len(known.sources) - len(arrays["rows"])
-        if several:
-            arrays["source_starts"] += written
-            written += len(arrays["source"])
-        for name, kind in {**ARRAYS, "source": reader.dtype}.items():
-            files[name].write(arrays[name].astype(kind, copy=False).tobytes())
-    return CorpusInfo(reader.dtype, reader.shape, reader.stride, dropped, tuple(bad))
+    (folder / _INDEX).write_text(json.dumps({"about": asdict(about()), "sizes": sizes}), encoding="utf-8")
 
 
 ROOM = 1.5  # how much longer a text may become; if it becomes longer, it stays as it was

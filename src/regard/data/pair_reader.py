@@ -91,7 +91,7 @@ class PairReader:
             self._parts = [partial(reader(path), path, chosen) for path in paths]
             self._sides = tuple(f"column {column!r}" for column in (chosen or (0, 1))[:2])
         else:
-            self._parts = [_PairIterable(pairs)]
+            self._parts = [partial(_pair_rows, pairs)]
 
     @classmethod
     def from_rows(cls, rows: Callable[[], Rows], on_bad: OnBad = "error") -> PairReader:
@@ -132,31 +132,21 @@ class PairReader:
             self.first.setdefault(pair.kind, message)
 
 
-class _PairIterable:
-    """Pairs in memory, or from a generator, which can be read only once."""
-
-    def __init__(self, pairs: Iterable[Pair]) -> None:
-        self.pairs, self.spent = pairs, False
-
-    def __call__(self) -> Rows:
-        if self.spent:
-            raise ValueError("these pairs came from a generator, which gives them once; pass a list to read them again")
-        self.spent = iter(self.pairs) is self.pairs
-        for i, pair in enumerate(self.pairs):
-            yield pair.where or f"pair {i + 1}", [pair.source, pair.target, pair.alignment, pair.possible]
+def _pair_rows(pairs: Iterable[Pair]) -> Rows:
+    for i, pair in enumerate(pairs):
+        yield pair.where or f"pair {i + 1}", [pair.source, pair.target, pair.alignment, pair.possible]
 
 
 def _files_or_pairs(files: File | Iterable[File] | Iterable[Pair]) -> tuple[list[Path] | None, Iterable[Pair]]:
     """The files, or None and the pairs; the first item decides."""
     several: Iterable[Any] = [files] if isinstance(files, str | os.PathLike) else files
-    each = iter(several)
-    first = next(each, None)
-    if each is several and first is not None:
-        several = chain([first], each)  # put the first item back
-    if not isinstance(first, str | os.PathLike):
-        if not isinstance(first, Pair | None):
-            raise ValueError(f"PairReader reads files or takes pairs (regard.data.Pair), got {first!r:.60}")
+    if iter(several) is several:  # a generator gives what it has only once
+        several = list(several)
+    first = next(iter(several), None)
+    if isinstance(first, Pair | None):
         return None, several
+    if not isinstance(first, str | os.PathLike):
+        raise ValueError(f"PairReader reads files or takes pairs (regard.data.Pair), got {first!r:.60}")
     paths = [Path(file) for file in several]
     for path in paths:
         if not path.exists():

@@ -12,7 +12,7 @@ from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from ..data.blocks import CorpusPart, DatasetStream, FileStream, PairStream, held_out_pairs, is_held_out
+from ..data.blocks import CorpusPart, PairStream, held_out_pairs, is_held_out
 from ..data.pair_reader import PairReader, all_bad_error
 from ..data.rows import DatasetSplit, Pair, text
 from ..data.tokenizer_pair import TokenizerPair
@@ -133,8 +133,9 @@ def pair_stream(data: StreamData, split: str = "train", seed: int = 0) -> PairSt
     if split == "train":
         require_other_names(data)
     if data.dataset:
-        return DatasetStream(dataset_split(data, split), tuple(data.columns), data.on_bad, held_out)
-    return FileStream(tuple(corpus_parts(data, split)), seed, held_out)
+        part = CorpusPart(columns=tuple(data.columns), on_bad=data.on_bad, dataset=dataset_split(data, split))
+        return PairStream((part,), held_out=held_out)
+    return PairStream(tuple(corpus_parts(data, split)), seed, held_out)
 
 
 def dataset_split(data: StreamData, split: str) -> DatasetSplit:

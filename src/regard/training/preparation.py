@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..data.blocks import CorpusPart, FileScan, SampledPairs, Split
+from ..data.cache import PreparationCache, cache_key
 from ..data.encoding import EncodedCorpus
 from ..data.media import PictureReader
 from ..data.pair_reader import make_reader, skipped_rows
 from ..data.preparation import PAIRS as TEXTS
-from ..data.preparation import PartReport, PreparationCache, cache_key, prepare_split
+from ..data.preparation import PartReport, prepare_split
 from ..data.rows import Pair, header_remark
 from ..data.tokenizer import Tokenizer
 from ..data.tokenizer_pair import FIRST, TokenizerPair, UnknownLabelError, quoted
