@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 import zlib
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from regard.commands import app
-from regard.data import pair_reader
+from regard.data import media, pair_reader
 from regard.data.corpora import scenes, spoken_digits, tones
 from regard.data.media import PictureReader, PictureStatistics, SoundReader, resample, unheard
 from regard.decoding.load_model_and_tokenizers import SHIPPED
@@ -265,7 +266,7 @@ def test_the_captioner_that_ships_knows_its_own_scenes(tmp_path: Path) -> None:
 
 def test_statistics_of_earlier_versions_are_read_as_they_were_made() -> None:
     pictures = [PictureReader(32).encode(f"scene:train:0:{i}") for i in range(20)]
-    values = PictureStatistics.of(pictures, tolerance=0).to_dict()
+    values = asdict(PictureStatistics.of(pictures, tolerance=0))
     del values["tolerance"]
     earlier = PictureStatistics.from_dict(values)
     assert earlier == PictureStatistics.of(pictures, tolerance=0)
@@ -495,10 +496,8 @@ def test_digits_are_split_officially_and_by_speaker() -> None:
 
 
 def test_many_channels_are_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from regard.data import media as sounds
-
-    monkeypatch.setattr(sounds, "MOST", 1000)
+    monkeypatch.setattr(media, "MOST_SAMPLES", 1000)
     file = tmp_path / "many.wav"
     soundfile.write(file, np.zeros((200, 6), np.float32), 8000)
     with pytest.raises(ValueError, match=r"holds 1,200 numbers \(6 channels, 8,000 Hz\); at most 1,000 are read"):
-        sounds.SoundReader().encode(str(file))
+        SoundReader().encode(str(file))

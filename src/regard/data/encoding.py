@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from random import Random
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from .tokenizer_pair import LabelSet, UnknownLabelError, inverse_document_freque
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from jaxtyping import Bool, Float32, Int, Int32, Int64, Shaped
 
@@ -35,6 +34,38 @@ CHUNK = 8192
 MOST_CHARACTERS = 1 << 23
 """The cache is emptied when its words have more. Words of 7 letters then take about 0.35 GB with their ids."""
 MEAN_LENGTH = 32  # characters of the words of a text, at most
+
+
+ARRAYS = {
+    "source": "<i4",  # or what the reader of a source that is no text gives
+    "target": "<i4",
+    "source_starts": "<i8",
+    "source_lengths": "<i4",
+    "target_lengths": "<i4",
+    "rows": "<i8",
+}
+_INDEX = "encoded.json"
+DTYPES = ("<i4", "<i2", "|u1")
+"""The numbers of sources: tokens, samples, pixels. Objects, which numpy would unpickle, are none of them."""
+LARGEST = 1 << 28
+"""The maximum size of the index, in bytes: it names every source that could not be read."""
+
+
+@dataclass
+class CorpusInfo:
+    """Metadata of the arrays; `shape` and `stride` are those of the source's reader."""
+
+    dtype: str = "<i4"
+    shape: Sequence[int] | None = None
+    stride: int = 1
+    dropped: int = 0  # pairs that had more than `longest` tokens on a side, </s> included
+    unreadable: list[str] = field(default_factory=list)  # sources that could not be read, and why
+    ends: Sequence[int] = ()  # the row after the last one of each corpus, where there are several
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The numbers of each array."""
+        return {**ARRAYS, "source": self.dtype}
 
 
 @dataclass(frozen=True)
@@ -69,30 +100,22 @@ def row_chunks(pairs: Iterable[Pair], size: int = CHUNK) -> Iterator[RowChunk]:
         )
 
 
-@dataclass
-class LeftOut:
-    """What was not encoded: how many pairs that are too long, and messages about the others."""
-
-    dropped: int = 0
-    bad: list[str] = field(default_factory=list)
-
-
 def encoded_arrays(
     chunks: Iterable[RowChunk],
     tokenizers: TokenizerPair,
     longest: int | None,
     on_bad: Literal["error", "skip"],
-    left_out: LeftOut,
+    about: CorpusInfo,
 ) -> Iterator[Arrays]:
     """The arrays of the pairs of each chunk that have no more than `longest` tokens on a side.
 
     `source_starts` counts from the first chunk on. A source or a label that nobody knows is an error, or with
-    on_bad="skip" left out.
+    on_bad="skip" left out; `about` counts what is left out.
     """
     written = 0
     places: dict[str, tuple[int, int]] = {}
     for chunk in chunks:
-        known = _with_known_labels(chunk, tokenizers.target, on_bad, left_out.bad)
+        known = _with_known_labels(chunk, tokenizers.target, on_bad, about.unreadable)
         if tokenizers.source.kind in ("text", "none"):
             arrays = _encode_texts(known, tokenizers, longest)
             arrays["source_starts"] += written
@@ -102,11 +125,11 @@ def encoded_arrays(
             except ValueError as error:
                 if on_bad == "error":
                     raise
-                left_out.bad.append(str(error))
+                about.unreadable.append(str(error))
                 continue
-        left_out.dropped += len(known.sources) - len(arrays["rows"])
+        about.dropped += len(known.sources) - len(arrays["rows"])
         written += len(arrays["source"])
-        yield arrays
+        yield {name: np.asarray(arrays[name], kind) for name, kind in about.types.items()}
 
 
 def _with_known_labels(chunk: RowChunk, target: Any, on_bad: Literal["error", "skip"], bad: list[str]) -> RowChunk:
@@ -285,33 +308,6 @@ def _is_regular(text: str, space: str) -> bool:
     return bool(text) and "  " not in text and space not in text and text[0] != " " != text[-1]
 
 
-ARRAYS = {
-    "source": "<i4",  # or what the reader of a source that is no text gives
-    "target": "<i4",
-    "source_starts": "<i8",
-    "source_lengths": "<i4",
-    "target_lengths": "<i4",
-    "rows": "<i8",
-}
-_INDEX = "encoded.json"
-DTYPES = ("<i4", "<i2", "|u1")
-"""The numbers of sources: tokens, samples, pixels. Objects, which numpy would unpickle, are none of them."""
-LARGEST = 1 << 28
-"""The maximum size of the index, in bytes: it names every source that could not be read."""
-
-
-@dataclass(frozen=True)
-class CorpusInfo:
-    """Metadata of the arrays; `shape` and `stride` are those of the source's reader."""
-
-    dtype: str = "<i4"
-    shape: tuple[int, ...] | None = None
-    stride: int = 1
-    dropped: int = 0  # pairs that had more than `longest` tokens on a side, </s> included
-    unreadable: tuple[str, ...] = ()  # sources that could not be read, and why
-    ends: tuple[int, ...] = ()  # the row after the last one of each corpus, where there are several
-
-
 class EncodedCorpus:
     """All pairs, one after the other: source with </s> at its end, target with <s> before and </s> after.
 
@@ -356,7 +352,15 @@ class EncodedCorpus:
         A source that cannot be read is an error, or with on_bad="skip" left out and named in `about`.
         """
         chunks = row_chunks(pairs, CHUNK if tokenizers.source.kind in ("text", "none") else 1)
-        return cls.build_chunks(chunks, tokenizers, longest=longest, folder=folder, on_bad=on_bad)
+        if folder is None:
+            return cls.build_chunks(chunks, tokenizers, longest=longest, on_bad=on_bad)
+        folder = Path(folder)
+        if folder.exists():
+            raise ValueError(f"{folder} exists; load it, or remove it to encode the corpus again")
+        about = CorpusInfo(tokenizers.source.dtype, tokenizers.source.shape, tokenizers.source.stride)
+        with replacing_folder(folder) as unfinished:
+            write_folder(unfinished, encoded_arrays(chunks, tokenizers, longest, on_bad, about), about)
+        return cls.load(folder)
 
     @classmethod
     def build_chunks(
@@ -365,32 +369,13 @@ class EncodedCorpus:
         tokenizers: TokenizerPair,
         *,
         longest: int | None = None,
-        folder: str | os.PathLike[str] | None = None,
         on_bad: Literal["error", "skip"] = "error",
     ) -> EncodedCorpus:
-        """The same for rows that come several at a time; of pictures and sounds, one at a time."""
-        reader, left_out = tokenizers.source, LeftOut()
-        each = encoded_arrays(chunks, tokenizers, longest, on_bad, left_out)
-
-        def about() -> CorpusInfo:
-            return CorpusInfo(reader.dtype, reader.shape, reader.stride, left_out.dropped, tuple(left_out.bad))
-
-        if folder is None:
-            memory = {name: io.BytesIO() for name in ARRAYS}
-            write_arrays(memory, each, reader.dtype)
-            return cls(
-                {
-                    name: np.frombuffer(memory[name].getbuffer(), kind)
-                    for name, kind in array_types(reader.dtype).items()
-                },
-                about(),
-            )
-        folder = Path(folder)
-        if folder.exists():
-            raise ValueError(f"{folder} exists; load it, or remove it to encode the corpus again")
-        with replacing_folder(folder) as unfinished:
-            write_folder(unfinished, each, about, reader.dtype)
-        return cls.load(folder)
+        """Into memory, of rows that come several at a time; of pictures and sounds, one at a time."""
+        about = CorpusInfo(tokenizers.source.dtype, tokenizers.source.shape, tokenizers.source.stride)
+        each = list(encoded_arrays(chunks, tokenizers, longest, on_bad, about))
+        empty = {name: np.empty(0, kind) for name, kind in about.types.items()}
+        return cls({name: np.concatenate([part[name] for part in [empty, *each]]) for name in ARRAYS}, about)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> EncodedCorpus:
@@ -402,15 +387,14 @@ class EncodedCorpus:
         if "about" not in index:
             raise ValueError(f"{folder} was encoded by another version of regard; remove it and encode again")
         try:
-            lists = {name: tuple(value) for name, value in index["about"].items() if isinstance(value, list)}
-            about = CorpusInfo(**{**index["about"], **lists})
+            about = CorpusInfo(**index["about"])
             sizes = {name: int(index["sizes"][name]) for name in ARRAYS}
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise DamagedFileError(f"{folder / _INDEX} is damaged: {type(error).__name__}: {error}; {again}") from None
         if about.dtype not in DTYPES:
             raise DamagedFileError(f"{folder / _INDEX} is damaged: its numbers are {about.dtype!r:.40}; {again}")
         arrays = {}
-        for name, kind in array_types(about.dtype).items():
+        for name, kind in about.types.items():
             file, size = folder / f"{name}.bin", sizes[name]
             if not file.exists() or file.stat().st_size != size or size % np.dtype(kind).itemsize:
                 raise ValueError(f"{file} should have {size:,} bytes; {again}")
@@ -420,19 +404,15 @@ class EncodedCorpus:
 
     def repeats(self, weights: Sequence[int]) -> Int64[np.ndarray, "pairs"]:
         """The weight of the corpus that each pair belongs to."""
-        if len(weights) != len(self.about.ends):
-            raise ValueError(
-                f"{count_of(len(weights), 'weight')} for {count_of(len(self.about.ends), 'corpus', 'corpora')}"
-            )
-        repeats: Int64[np.ndarray, "pairs"] = np.asarray(weights, np.int64)[
-            np.searchsorted(self.about.ends, self.rows, side="right")
-        ]
+        ends = self.about.ends
+        if len(weights) != len(ends):
+            raise ValueError(f"{count_of(len(weights), 'weight')} for {count_of(len(ends), 'corpus', 'corpora')}")
+        repeats: Int64[np.ndarray, "pairs"] = np.array(weights)[np.searchsorted(ends, self.rows, side="right")]
         return repeats
 
-    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+    def arrays(self) -> Arrays:
         """What `build` writes, by name."""
-        kinds = array_types(self.about.dtype)
-        return {name: getattr(self, name).astype(kind, copy=False) for name, kind in kinds.items()}
+        return {name: getattr(self, name).astype(kind, copy=False) for name, kind in self.about.types.items()}
 
     def idf(self, vocabulary: int, formula: IdfFormula = "smoothed") -> Float32[np.ndarray, "vocabulary"]:
         """Inverse document frequency of each source token."""
@@ -460,25 +440,15 @@ class EncodedCorpus:
         )
 
 
-def array_types(source: str) -> dict[str, str]:
-    """The numbers of each array, where those of sources are `source`."""
-    return {**ARRAYS, "source": source}
-
-
-def write_arrays(files: Mapping[str, IO[bytes]], each: Iterable[Arrays], source: str) -> None:
-    """Append arrays to the files of their names."""
-    for arrays in each:
-        for name, kind in array_types(source).items():
-            files[name].write(np.ascontiguousarray(arrays[name], kind).data)
-
-
-def write_folder(folder: Path, each: Iterable[Arrays], about: Callable[[], CorpusInfo], source: str = "<i4") -> None:
-    """What `EncodedCorpus.load` reads; `about` is asked when all arrays are written."""
+def write_folder(folder: Path, each: Iterable[Arrays], about: CorpusInfo) -> None:
+    """What `EncodedCorpus.load` reads. `about` is written last: it may count what `each` leaves out."""
     with ExitStack() as opened:
         files = {name: opened.enter_context((folder / f"{name}.bin").open("wb")) for name in ARRAYS}
-        write_arrays(files, each, source)
+        for arrays in each:
+            for name, file in files.items():
+                file.write(np.ascontiguousarray(arrays[name]).data)
     sizes = {name: (folder / f"{name}.bin").stat().st_size for name in ARRAYS}
-    (folder / _INDEX).write_text(json.dumps({"about": asdict(about()), "sizes": sizes}), encoding="utf-8")
+    (folder / _INDEX).write_text(json.dumps({"about": asdict(about), "sizes": sizes}), encoding="utf-8")
 
 
 ROOM = 1.5  # how much longer a text may become; if it becomes longer, it stays as it was

@@ -88,25 +88,20 @@ class PictureStatistics:
         away = features - np.array(self.mean)
         return float(np.sqrt(away @ np.linalg.solve(np.array(self.covariance), away)))
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, values: Any) -> PictureStatistics:
         try:
             statistics = cls(**values)
             sizes = np.array(statistics.mean, float).shape, np.array(statistics.covariance, float).shape
-            valid = sizes == ((10,), (10, 10)) and statistics.farthest >= 0 and statistics.tolerance >= 0
+            if sizes == ((10,), (10, 10)) and statistics.farthest >= 0 and statistics.tolerance >= 0:
+                return statistics
         except (TypeError, ValueError):
-            valid = False
-        if not valid:
-            raise ValueError("its statistics of training pictures are damaged: expected mean, covariance and farthest")
-        return statistics
+            pass
+        raise ValueError("its statistics of training pictures are damaged: expected mean, covariance and farthest")
 
 
 T = TypeVar("T")
 MOST = 64_000_000  # pixels of a file; more is too large, or an attack
-STRIP = 1 << 20  # pixels that are converted together
 LARGEST = 1024  # pixels a side of what a model is given
 # Of all that Pillow opens: rasters that it unpacks itself. For an EPS it would start Ghostscript, whatever the file's
 # name says. An MPO, the photograph of a telephone, is opened as a JPEG.
@@ -137,7 +132,7 @@ class PictureReader:
         return self.size, self.size, 3
 
     def to_dict(self) -> dict[str, Any]:
-        return {"size": self.size} | ({} if self.typical is None else {"typical": self.typical.to_dict()})
+        return {"size": self.size} | ({} if self.typical is None else {"typical": asdict(self.typical)})
 
     def learn_typical(self, sources: Iterable[str]) -> None:
         """Remember what these pictures look like; those that cannot be read are left out."""
@@ -173,9 +168,8 @@ class PictureReader:
         pixels = self.encode(source)
         remarks = []
         if (pixels == pixels[0, 0]).all():
-            remarks.append(
-                f"nothing is seen in {source}: it is all one colour, so what the model makes of it means nothing"
-            )
+            one_colour = "it is all one colour, so what the model makes of it means nothing"
+            remarks.append(f"nothing is seen in {source}: {one_colour}")
         elif self.typical is not None and self.typical.unlike(pixels):
             remarks.append(
                 f"{source} is unlike the pictures this model was trained on (in brightness, colours, edges and plain "
@@ -252,29 +246,13 @@ def _to_rgb(image: Any) -> Any:
         least, most = image.getextrema()
         if least < 0 or most > 65535:
             raise UnreadablePictureError(f"its pixels go from {least} to {most}; save it with 8 or 16 bits a colour")
-        return _in_strips(image, lambda strip: Image.fromarray((np.asarray(strip) / 257).round().astype(np.uint8)))
+        image = Image.fromarray(((np.asarray(image).astype(np.int32) + 128) // 257).astype(np.uint8))
     if image.has_transparency_data:
-        return _in_strips(image, _on_white)
+        image = image if image.mode == "RGBA" else image.convert("RGBA")  # which would be a copy
+        white = Image.new("RGB", image.size, "white")
+        white.paste(image, mask=image)
+        return white
     return image.convert("RGB")
-
-
-def _on_white(image: Any) -> Any:
-    from PIL import Image
-
-    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
-
-
-def _in_strips(image: Any, change: Callable[[Any], Any]) -> Any:
-    """An RGB copy of the picture, changed a few rows at a time: whole copies would take its memory thrice."""
-    from PIL import Image
-
-    width, height = image.size
-    rows = max(1, STRIP // width)
-    result = Image.new("RGB", image.size)
-    for top in range(0, height, rows):
-        bottom = min(top + rows, height)
-        result.paste(change(image.crop((0, top, width, bottom))).convert("RGB"), (0, top))
-    return result
 
 
 LONGEST = 60.0  # seconds; what is longer is a recording to be cut up, or an attack

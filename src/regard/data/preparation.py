@@ -9,7 +9,6 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,12 +122,11 @@ def _encode_split(
         worker_init_fn=_begin_worker,
         generator=torch.Generator(),  # without one, it draws from the generator that models are initialised from
     )
-    row = source = dropped = 0
-    unreadable: list[str] = []
-    reports, ends = [PartReport(Counter(), {}) for _ in split.parts], [0 for _ in split.parts]
+    about = CorpusInfo(ends=[0 for _ in split.parts])
+    reports = [PartReport(Counter(), {}) for _ in split.parts]
 
     def arrays() -> Iterator[Arrays]:
-        nonlocal row, source, dropped
+        row = source = 0
         with (folder / PAIRS).open("w", encoding="utf-8") as pairs:
             for block in blocks:
                 if isinstance(block, Exception):
@@ -138,20 +136,16 @@ def _encode_split(
                 yield block.arrays
                 pairs.writelines(json.dumps([row + place, *texts]) + "\n" for place, *texts in block.texts)
                 row, source = row + block.pairs, source + len(block.arrays["source"])
-                dropped += block.about.dropped
-                unreadable.extend(block.about.unreadable)
+                about.dropped += block.about.dropped
+                about.unreadable += block.about.unreadable
+                about.ends = [*about.ends[: block.part], *[row] * (len(split.parts) - block.part)]
                 report = reports[block.part]
                 report.reasons.update(block.report.reasons)
                 report.first = {**block.report.first, **report.first}
-                ends[block.part] = row
                 progress(block.pairs)
         skipped = sum(report.reasons.total() for report in reports)
         if skipped and not row:
             raise all_bad_error(skipped, next(message for report in reports for message in report.first.values()))
-
-    def about() -> CorpusInfo:
-        # Of a file without rows, the end of the one before.
-        return CorpusInfo(dropped=dropped, unreadable=tuple(unreadable), ends=tuple(accumulate(ends, max)))
 
     write_folder(folder, arrays(), about)
     (folder / REPORT).write_text(json.dumps({"parts": [vars(report) for report in reports]}), encoding="utf-8")

@@ -94,7 +94,9 @@ class Tokenizer:
         if slots and kind != "word":
             raise ValueError(f'slots = {slots} are for the tokenizer "word"; "{kind}" splits unknown words into pieces')
         backend, trainer = untrained_backend(kind, size, lowercase, punctuation)
-        backend.train_from_iterator(_require_text(texts), trainer)
+        backend.train_from_iterator(texts, trainer)
+        if backend.get_vocab_size() == len(SPECIALS):
+            raise ValueError("there is no text to train a tokenizer on")
         if backend.get_vocab_size() > size:
             raise ValueError(
                 f"a vocabulary of {size} is too small for the characters of this text; ask for at least "
@@ -118,19 +120,14 @@ class Tokenizer:
         added = sorted(self._backend.get_added_tokens_decoder().items())
         return [token.content for _, token in added if not token.special]
 
-    @property
-    def has_tags(self) -> bool:
-        return bool(self.tags)
-
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
         """A tokenizer.json, as `save` wrote it."""
         import tokenizers
 
+        content = Path(path).read_text(encoding="utf-8")
         try:
-            backend = tokenizers.Tokenizer.from_str(Path(path).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise
+            backend = tokenizers.Tokenizer.from_str(content)
         except Exception as error:  # the library raises nothing narrower
             raise ValueError(f"{path} is not a tokenizer.json: {error}") from error
         try:
@@ -199,27 +196,34 @@ class Tokenizer:
         # A word "</s>" in the text is a word nobody knows, not the end of the sentence.
         return [[i if i > END else UNKNOWN for i in encoding.ids] for encoding in encodings]
 
+    def _unknown_words(self, text: str) -> list[str]:
+        """The parts of a text that the vocabulary lacks."""
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        pairs = zip(encoding.ids, encoding.offsets, strict=True)
+        return [text[begin:end].strip() for i, (begin, end) in pairs if i <= UNKNOWN]
+
     def unknown_parts(self, text: str) -> list[str]:
         """The words or characters of a text that are <unk>, each once; [] where unknown words have ids of their own."""
         if self.unknown_words is not None:
             return []
-        encoding = self._backend.encode(text, add_special_tokens=False)
-        pairs = zip(encoding.ids, encoding.offsets, strict=True)
-        parts = (text[begin:end].strip() for i, (begin, end) in pairs if i <= UNKNOWN)
-        return list(dict.fromkeys(filter(None, parts)))
+        return list(dict.fromkeys(filter(None, self._unknown_words(text))))
 
     def words_to_copy(self, text: str) -> dict[int, str]:
         """The unknown words of a source, by their ids; {} where the vocabulary has no ids for them."""
-        if self.unknown_words is None:
-            return {}
-        return self.unknown_words.words(text, self._backend.encode(text, add_special_tokens=False))
+        words: dict[int, str] = {}
+        if self.unknown_words is not None:
+            for word in self._unknown_words(text):
+                words.setdefault(self.unknown_words.token(word), word)
+        return words
 
     def words_not_copied(self, text: str, copied: dict[int, str]) -> list[str]:
         """The unknown words of a target that are not among `copied`, the `words_to_copy` of its source; [] where the
-        vocabulary has no ids for unknown words."""
-        if self.unknown_words is None:
+        vocabulary has no ids for unknown words. An equal id is not enough."""
+        if (unknown := self.unknown_words) is None:
             return []
-        return self.unknown_words.absent(text, self._backend.encode(text, add_special_tokens=False), copied)
+        known = {i: unknown.normalized(word) for i, word in copied.items()}
+        words = self._unknown_words(text)
+        return [word for word in words if known.get(unknown.token(word)) != unknown.normalized(word)]
 
     def decode(self, ids: Sequence[int], copied: dict[int, str] | None = None) -> str:
         """The text of these ids; <pad>, <s> and </s> are left out, <unk> shows. `copied` are `words_to_copy`."""
@@ -281,15 +285,6 @@ def passages(text: str, size: int = PASSAGE) -> Iterator[str]:
     yield text[begin:]
 
 
-def _require_text(texts: Iterable[str]) -> Iterator[str]:
-    empty = True
-    for text in texts:
-        empty = False
-        yield text
-    if empty:
-        raise ValueError("there is no text to train a tokenizer on")
-
-
 @dataclass(frozen=True)
 class UnknownWords:
     """An unknown word w has the id `first` + crc32(w) mod `count`; these are the last ids of the vocabulary.
@@ -309,14 +304,10 @@ class UnknownWords:
         if first is None:
             return None
         count = backend.get_vocab_size() - first
-        if (
-            count < 1
-            or backend.token_to_id(_UNKNOWN_NAME.format(count - 1)) != first + count - 1
-            or backend.normalizer is None
-        ):
-            raise ValueError(
-                f"the vocabulary has {_UNKNOWN_NAME.format(0)!r}, but does not end in ids of unknown words"
-            )
+        ends = backend.token_to_id(_UNKNOWN_NAME.format(count - 1)) == first + count - 1
+        if not ends or backend.normalizer is None:
+            name = _UNKNOWN_NAME.format(0)
+            raise ValueError(f"the vocabulary has {name!r}, but does not end in ids of unknown words")
         return cls(first, count, backend.normalizer)
 
     @classmethod
@@ -331,40 +322,21 @@ class UnknownWords:
     def __contains__(self, token: int) -> bool:
         return token >= self.first
 
+    def normalized(self, word: str) -> str:
+        return str(self.normalizer.normalize_str(word))
+
     def token(self, word: str) -> int:
         """The id of an unknown word."""
-        return self.first + zlib.crc32(self.normalizer.normalize_str(word).encode("utf-8")) % self.count
+        return self.first + zlib.crc32(self.normalized(word).encode("utf-8")) % self.count
 
     def tokens(self, text: str, encoding: Any) -> list[int]:
         """The ids of an encoding, with those of unknown words in place of <unk>."""
-        words = (text[begin:end] for begin, end in encoding.offsets)
-        return [self.token(word) if i == UNKNOWN else i for i, word in zip(encoding.ids, words, strict=True)]
-
-    def words(self, text: str, encoding: Any) -> dict[int, str]:
-        """The unknown words of a text, by their ids."""
-        words: dict[int, str] = {}
-        for word in _unknown_words(text, encoding):
-            words.setdefault(self.token(word), word)
-        return words
-
-    def absent(self, text: str, encoding: Any, words: dict[int, str]) -> list[str]:
-        """The unknown words of a text that are not among `words`, those of a source. An equal id is not enough."""
-        normalized = {i: self.normalizer.normalize_str(word) for i, word in words.items()}
-        return [
-            word
-            for word in _unknown_words(text, encoding)
-            if normalized.get(self.token(word)) != self.normalizer.normalize_str(word)
-        ]
+        pairs = zip(encoding.ids, encoding.offsets, strict=True)
+        return [self.token(text[begin:end]) if i == UNKNOWN else i for i, (begin, end) in pairs]
 
     def replace_ids(self, tokens: Iterable[int], pieces: Iterable[str], words: dict[int, str]) -> list[str]:
         """The pieces, with the words in place of their ids; <unk> for an id that none of them has."""
         return [words.get(i, "<unk>") if i in self else piece for i, piece in zip(tokens, pieces, strict=True)]
-
-
-def _unknown_words(text: str, encoding: Any) -> list[str]:
-    """The words of a text that its encoding has as <unk>."""
-    pairs = zip(encoding.ids, encoding.offsets, strict=True)
-    return [text[begin:end] for i, (begin, end) in pairs if i == UNKNOWN]
 
 
 def untrained_backend(kind: str, size: int, lowercase: bool, punctuation: bool) -> tuple[Any, Any]:
@@ -373,18 +345,14 @@ def untrained_backend(kind: str, size: int, lowercase: bool, punctuation: bool) 
     from tokenizers import decoders, models
 
     unknown = SPECIALS[UNKNOWN]
-    backend: Any
-    if kind == "bpe":
-        backend, model = Backend(models.BPE(unk_token=unknown, fuse_unk=True)), "BPE"
-    elif kind == "unigram":
-        backend, model = Backend(models.Unigram()), "Unigram"
-    else:
-        backend, model = Backend(models.WordLevel(unk_token=unknown)), "WordLevel"
+    pieces = {"bpe": models.BPE(unk_token=unknown, fuse_unk=True), "unigram": models.Unigram()}
+    model: Any = pieces.get(kind, models.WordLevel(unk_token=unknown))
+    backend: Any = Backend(model)
     backend.pre_tokenizer = text_splitter(kind, punctuation)
     if kind != "word":
         backend.decoder = decoders.Metaspace(SPACE, prepend_scheme="always")
     backend.normalizer = text_normalizer(lowercase)
-    return backend, tokenizer_trainer(model, size)
+    return backend, tokenizer_trainer(type(model).__name__, size)
 
 
 def matches_anywhere(token: Any) -> bool:

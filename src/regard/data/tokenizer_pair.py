@@ -1,4 +1,4 @@
-"""Labels: the target side of a classifier's pairs."""
+"""The two sides of a corpus: a vocabulary or another reader for the source, a vocabulary or labels for the target."""
 
 from __future__ import annotations
 

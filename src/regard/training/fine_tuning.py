@@ -39,7 +39,7 @@ def extended_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], size: int) ->
             'training.init_vocabulary = "extend" adds pieces at the end of the vocabulary, where this model has its '
             'ids of unknown words (tokenizer.slots): use "keep"'
         )
-    if tokenizer.has_tags:
+    if tokenizer.tags:
         raise ValueError(
             'training.init_vocabulary = "extend" adds pieces at the end of the vocabulary, where this model has its '
             'tags (data.tags): use "keep"'

@@ -7,6 +7,8 @@ it, and a clause under `although` does not count, so order matters.
 from __future__ import annotations
 
 import random
+import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from zlib import crc32
 
@@ -17,34 +19,11 @@ if TYPE_CHECKING:
 
 LABELS = ("positive", "negative", "neutral")
 
-_WORDS = {
-    "thing": "soup bread fish coffee wine dessert service waiter room bed view garden museum tour guide film story "
-    "ending music book lecture concert weather walk boat train hotel breakfast market exhibition",
-    "good": "good great lovely fine wonderful excellent charming delightful superb pleasant splendid fresh",
-    "poor": "bad poor awful dreadful dull terrible disappointing unpleasant boring horrible dreary stale",
-    "liked": "liked loved enjoyed praised",
-    "disliked": "disliked hated regretted cursed",
-}
-_THINGS, _GOOD, _POOR, _LIKED, _DISLIKED = (words.split() for words in _WORDS.values())
-_DEGREES = ["", "", "", "very", "really", "rather", "quite", "simply"]
-_NOT = ["was not", "was never", "was hardly", "was anything but"]
-_FACTS = [
-    "came at noon",
-    "stood near the door",
-    "lasted two hours",
-    "began at eight",
-    "was on the second floor",
-    "was behind the station",
-    "belonged to the town",
-    "cost nine coins",
-    "was announced in the paper",
-    "had a green sign",
-    "was moved to monday",
-    "needed a ticket",
-    "was next to the bridge",
-    "changed every week",
-]
-_WHEN = ["", "", "", "yesterday", "this morning", "last week", "on sunday", "in the evening"]
+_LEXICON = tomllib.loads(Path(__file__).with_name("opinions.toml").read_text(encoding="utf-8"))
+_THINGS, _GOOD, _POOR, _LIKED, _DISLIKED, _DEGREES, _NOT, _FACTS, _WHEN = (
+    _LEXICON[name].removesuffix("\n").split("\n")
+    for name in ("thing", "good", "poor", "liked", "disliked", "degrees", "not", "facts", "when")
+)
 
 
 def pairs(count: int, seed: int = 0, *, split: Literal["train", "test"] = "train") -> Iterator[Pair]:

@@ -16,12 +16,13 @@ from .phrases import (
     agree,
     conjugation,
     feminine,
+    forms,
     phrase_pair,
     plural,
-    present,
     table,
     target_words,
     vowel,
+    word_pair,
 )
 
 if TYPE_CHECKING:
@@ -109,8 +110,7 @@ VERBS = [_verb(ALL, *row) for row in table("words", "verbs")] + [
 GIVING = [_verb(ALL, *row) for row in table("words", "giving")]
 MOVING = [_verb(("present", "progressive", "past", "future"), *row) for row in table("words", "moving")]
 THINKING = [_verb(("present",), *row) for row in table("words", "thinking")]
-# Whether it is a woman's name.
-NAMES = {"paul": False, "louis": False, "jules": False, "marie": True, "anna": True, "emma": True}
+NAMES = {name: gender == "f" for name, gender in table("phrases", "names")}
 
 
 @cache
@@ -127,20 +127,12 @@ def adjectives(tags: frozenset[str]) -> list[Adjective]:
 
 # English → French: masculine, feminine, plural; then masculine and feminine before a vowel.
 _DETERMINERS = {en: forms.split("/") for en, forms in table("phrases", "determiners")}
-_NUMBERS = {"two": "deux", "three": "trois", "four": "quatre"}
-_COUNTED = {"these": "ces", **_NUMBERS, "several": "plusieurs", "many": "beaucoup de"}
+_COUNTED = dict(table("phrases", "counted"))
+_NUMBERS = {en: _COUNTED[en] for en in ("two", "three", "four")}
 _OWNERS = ["my", "his", "her", "our", "your", "their"]
-# What may stand before one, before several, before what is not counted. After a preposition only one thing stands:
-# "de" swallows du and des.
 _CHOICES = {
-    "any": (
-        ["the", "the", "the", "a", "a", "this", *_OWNERS, "every"],
-        ["the", "the", "these", "two", "three", "four", "several", "many", "all", "some", *_OWNERS],
-        ["the", "some", "some", *_OWNERS],
-    ),
-    "known": (["the", "the", "this", *_OWNERS], ["the", "the", "these", "all", *_OWNERS], ["the", *_OWNERS]),
-    "definite": (["the", "the", "the", "a", "this", *_OWNERS], [], ["the", *_OWNERS]),
-    "indefinite": (["a"], ["two", "three", "four", "several", "many", "some"], ["some"]),
+    kind: [row.replace("own", " ".join(_OWNERS)).split() for (row,) in table("phrases", kind)]
+    for kind in ("any", "known", "definite", "indefinite")
 }
 
 # English subject, object, French subject, object, person of the verb, female, several
@@ -172,10 +164,10 @@ def subject(r: Random, *, plain: bool = False, human: bool = False) -> NounPhras
     chance = r.random()
     if chance < 0.4:
         en, _, fr, _, person, female, several = r.choice(_PRONOUNS)
-        return NounPhrase(phrase_pair(en, fr), person, female, several, frozenset(["person"]), noun=False)
+        return NounPhrase(word_pair(en, fr), person, female, several, frozenset(["person"]), noun=False)
     if chance < 0.55:
         name = r.choice(list(NAMES))
-        return NounPhrase(phrase_pair(name, name), "il", NAMES[name], False, frozenset(["person"]), noun=False)
+        return NounPhrase(word_pair(name, name), "il", NAMES[name], False, frozenset(["person"]), noun=False)
     return noun_phrase(r, {"person"} if human or chance < 0.88 else {"animal"}, plain=plain)
 
 
@@ -224,21 +216,19 @@ def _determined(determiner: str, noun: Noun, several: bool, described: list[Adje
         french = [*target_words("toutes" if noun.female else "tous", every), *target_words("les", the)]
         return Phrase([every, the], french) + body
     if determiner == "some":
-        word = EnglishWord("any" if negated else "some")
         if negated or (several and any(adjective.before for adjective in described)):
             article = "de"  # pas de pommes; de grandes maisons
         elif several:
             article = "des"
         else:
             article = "de la" if noun.female else "de le"
-        return Phrase([word], target_words(article, word)) + body
-    word = EnglishWord(determiner)
+        return word_pair("any" if negated else "some", article) + body
     if negated and determiner == "a":
-        return Phrase([word], target_words("de", word)) + body
+        return word_pair("a", "de") + body
     if determiner in _COUNTED:
-        return Phrase([word], target_words(_COUNTED[determiner], word)) + body
+        return word_pair(determiner, _COUNTED[determiner]) + body
     form = 2 if several else int(noun.female) + (3 if vowel(body.target[0].text) else 0)
-    return Phrase([word], target_words(_DETERMINERS[determiner][form], word)) + body
+    return word_pair(determiner, _DETERMINERS[determiner][form]) + body
 
 
 def _adjectives(r: Random, noun: Noun) -> list[Adjective]:
@@ -272,17 +262,10 @@ def _owned(r: Random, noun: Noun, described: list[Adjective]) -> NounPhrase:
     return NounPhrase(phrase, "il", noun.female, False, noun.tags)
 
 
-BE: dict[Person, str] = {"je": "am", "il": "is", "nous": "are", "vous": "are", "ils": "are"}
-ETRE = present("suis est sommes êtes sont")
-AVOIR = present("ai a avons avez ont")
-_ALLER = present("vais va allons allez vont")
-_MODALS = {
-    "can": present("peux peut pouvons pouvez peuvent"),
-    "must": present("dois doit devons devez doivent"),
-    "want": present("veux veut voulons voulez veulent"),
-}
+BE, WAS = (forms("english")[name] for name in ("be present", "be past"))
+IS, HAS = ({tense: forms("french")[f"{verb} {tense}"] for tense in _STATES} for verb in ("be", "have"))
 _WHEN = {"present": 5, "progressive": 3, "past": 5, "future": 3, "going": 1, "can": 1, "must": 1, "want": 1}
-_ADVERBS = {"often": "souvent", "always": "toujours"}
+_ADVERBS = dict(table("phrases", "adverbs"))
 _MIDDLES = ["not", "not", "not", "never", "often", "always"]
 _OF_ANIMALS = {"sleep", "run", "walk", "eat", "drink", "follow", "see", "hear"}
 _OF_BODIES = {"help", "invite", "build", "buy", "sell"}
@@ -308,12 +291,17 @@ class VerbGroup:
 
 def group(verb: Verb, who: NounPhrase, tense: str, middle: str, asked: bool, female: bool, several: bool) -> VerbGroup:
     """The verb in a tense. `middle` is "", "not", "never" or an adverb; female and several are those of a pronoun
-    object, with which the participle agrees."""
-    person, french = who.person, verb.fr
-    lexical = EnglishWord(verb.en)
+    object, with which the participle agrees.
+
+    is going to eat: va manger; can eat: peut manger; wants to eat: veut manger.
+    """
+    person, french, irregular = who.person, verb.fr, forms("french")
+    lexical, to = EnglishWord(verb.en), EnglishWord("to")
     made = VerbGroup(lexical=[lexical], middle=[EnglishWord(middle)] if middle else [])
     supported = asked or middle == "not"
     support = [EnglishWord("did" if tense == "past" else "does" if who.third else "do")] if supported else []
+    if tense in ("going", "can", "must", "want"):
+        made.rest, made.infinitive = [TargetWord(french.infinitive, [lexical])], True
     if tense == "present":
         lexical.text, made.auxiliaries = verb.third if who.third and not support else verb.en, support
         made.finite = TargetWord(french.present[person], [lexical], list(support))
@@ -327,33 +315,22 @@ def group(verb: Verb, who: NounPhrase, tense: str, middle: str, asked: bool, fem
         lexical.text, made.auxiliaries = verb.en if support else verb.past, support
         if french.etre:
             female, several = who.female, who.several
-        made.finite = TargetWord((ETRE if french.etre else AVOIR)[person], list(support or [lexical]))
+        made.finite = TargetWord((IS if french.etre else HAS)["present"][person], list(support or [lexical]))
         made.rest = target_words(agree(french.participle, feminine(french.participle), female, several), lexical)
-    else:
-        _infinitive(made, who, tense, lexical, french.infinitive, support)
-    return made
-
-
-def _infinitive(
-    made: VerbGroup, who: NounPhrase, tense: str, lexical: EnglishWord, infinitive: str, support: list[EnglishWord]
-) -> None:
-    """is going to eat: va manger; can eat: peut manger; wants to eat: veut manger."""
-    to = EnglishWord("to")
-    made.rest, made.infinitive = [TargetWord(infinitive, [lexical])], True
-    if tense == "going":
-        be, going = EnglishWord(BE[who.person]), EnglishWord("going")
+    elif tense == "going":
+        be, going = EnglishWord(BE[person]), EnglishWord("going")
         made.auxiliaries, made.lexical = [be], [going, to, lexical]
-        made.finite = TargetWord(_ALLER[who.person], [going], [be])
+        made.finite = TargetWord(irregular[tense][person], [going], [be])
         made.rest[0].possible = [to]
     elif tense == "want":
         want = EnglishWord("wants" if who.third and not support else "want")
         made.auxiliaries, made.lexical = support, [want, to, lexical]
-        made.finite = TargetWord(_MODALS[tense][who.person], [want], list(support))
+        made.finite = TargetWord(irregular[tense][person], [want], list(support))
         made.rest[0].possible = [to]
     else:
-        modal = EnglishWord(tense)
-        made.auxiliaries = [modal]
-        made.finite = TargetWord(_MODALS[tense][who.person], [modal])
+        made.auxiliaries = [EnglishWord(tense)]
+        made.finite = TargetWord(irregular[tense][person], list(made.auxiliaries))
+    return made
 
 
 def denied(word: EnglishWord, auxiliaries: list[EnglishWord]) -> tuple[TargetWord, TargetWord]:
@@ -400,7 +377,7 @@ class Clause:
     def asked(self) -> Phrase:
         """does he sleep ?: est-ce qu' il dort ?, where "est-ce que" is linked to "does" and to "?"."""
         [first], mark = self.verb.auxiliaries, EnglishWord("?")
-        modal = first.text in _MODALS
+        modal = first.text in ("can", "must")
         ask = [TargetWord("est-ce", [] if modal else [first], [first, mark]), TargetWord("que", [], [first, mark])]
         english = [first, *self.who.phrase.en, *self.verb.lexical, *self.english, mark]
         return Phrase(english, [*ask, *self.who.phrase.target, *self.french, TargetWord("?", [mark])])
@@ -456,15 +433,7 @@ def _with_object(r: Random, who: NounPhrase, verb: Verb, tense: str, middle: str
     return Clause(who, made, [*predicate(made, clitic), *behind], english, tense, verb in MOVING)
 
 
-_WAS: dict[Person, str] = {"je": "was", "il": "was", "nous": "were", "vous": "were", "ils": "were"}
-_ETAIT = present("étais était étions étiez étaient")
-_SERA = present("serai sera serons serez seront")
-_AVAIT = present("avais avait avions aviez avaient")
-_AURA = present("aurai aura aurons aurez auront")
-_IS = {"present": ETRE, "past": _ETAIT, "future": _SERA}
-_HAS = {"present": AVOIR, "past": _AVAIT, "future": _AURA}
-# Adjectives in English; nouns in French, with avoir.
-_FEELINGS = {"hungry": "faim", "thirsty": "soif", "cold": "froid", "hot": "chaud", "afraid": "peur"}
+_FEELINGS = table("phrases", "feelings")
 
 
 def state(r: Random) -> tuple[Phrase, str]:
@@ -475,16 +444,13 @@ def state(r: Random) -> tuple[Phrase, str]:
     return kind(r, tense, negative), tense
 
 
-def _is(
-    who: NounPhrase, tense: str, negative: bool, forms: dict[str, dict[Person, str]]
-) -> tuple[list[EnglishWord], list[TargetWord]]:
+def _is(tense: str, negative: bool, english: Person, french: dict[str, dict[Person, str]], person: Person) -> Phrase:
     """ "is not", "ne … pas" around the French verb, which may be être or avoir."""
     will = [EnglishWord("will")] if tense == "future" else []
     no = [EnglishWord("not")] if negative else []
-    be = EnglishWord({"present": BE, "past": _WAS}[tense][who.person] if not will else "be")
-    verb = TargetWord(forms[tense][who.person], [be], list(will))
-    english = [*will, *no, be] if will else [be, *no]
-    return english, _denied(verb, no, [])
+    be = EnglishWord("be" if will else (WAS if tense == "past" else BE)[english])
+    verb = TargetWord(french[tense][person], [be], list(will))
+    return Phrase([*will, *no, be] if will else [be, *no], _denied(verb, no, []))
 
 
 def _denied(verb: TargetWord, no: list[EnglishWord], auxiliaries: list[EnglishWord]) -> list[TargetWord]:
@@ -494,19 +460,13 @@ def _denied(verb: TargetWord, no: list[EnglishWord], auxiliaries: list[EnglishWo
     return [ne, verb, pas]
 
 
-def _joined(who: NounPhrase, english: list[EnglishWord], french: list[TargetWord]) -> Phrase:
-    return who.phrase + Phrase(english, french)
-
-
 def _is_how(r: Random, tense: str, negative: bool) -> Phrase:
     """The house is big: la maison est grande."""
     who = _described(r)
     # A new car is "nouvelle" before the noun, but after the verb it would be "neuve".
     adjective = r.choice([adjective for adjective in adjectives(who.tags) if adjective.en != "new"])
-    english, french = _is(who, tense, negative, _IS)
-    word = EnglishWord(adjective.en)
-    how = target_words(agree(adjective.fr, adjective.frf, who.female, who.several), word)
-    return _joined(who, [*english, word], [*french, *how])
+    form = agree(adjective.fr, adjective.frf, who.female, who.several)
+    return who.phrase + _is(tense, negative, who.person, IS, who.person) + word_pair(adjective.en, form)
 
 
 def _is_more(r: Random, tense: str, negative: bool) -> Phrase:
@@ -516,27 +476,22 @@ def _is_more(r: Random, tense: str, negative: bool) -> Phrase:
     if not graded:
         return _is_how(r, tense, negative)
     adjective = r.choice(graded)
-    english, french = _is(who, tense, negative, _IS)
-    more = [EnglishWord(text) for text in (("more", adjective.en) if adjective.more == "more" else (adjective.more,))]
-    how = target_words(agree(adjective.fr, adjective.frf, who.female, who.several), more[-1])
-    than = EnglishWord("than")
+    form = agree(adjective.fr, adjective.frf, who.female, who.several)
+    words = ["more", adjective.en] if adjective.more == "more" else [adjective.more]
+    more = [EnglishWord(text) for text in words]
+    bigger = Phrase(more, [*target_words("plus", more[0]), *target_words(form, more[-1])])
     other = noun_phrase(r, adjective.tags & who.tags, determiners="definite", plain=True).phrase
-    words = [*english, *more, than, *other.en]
-    return _joined(
-        who, words, [*french, *target_words("plus", more[0]), *how, *target_words("que", than), *other.target]
-    )
+    is_ = _is(tense, negative, who.person, IS, who.person)
+    return who.phrase + is_ + bigger + word_pair("than", "que") + other
 
 
 def _feels(r: Random, tense: str, negative: bool) -> Phrase:
     """He is hungry: il a faim."""
     who = subject(r)
-    english, french = _is(who, tense, negative, _HAS)
-    feeling, noun = r.choice(list(_FEELINGS.items()))
-    word = EnglishWord(feeling)
-    phrase = _joined(who, [*english, word], [*french, *target_words(noun, word)])
+    feeling, noun = r.choice(_FEELINGS)
+    phrase = who.phrase + _is(tense, negative, who.person, HAS, who.person) + word_pair(feeling, noun)
     if feeling == "afraid":
-        of, what = EnglishWord("of"), noun_phrase(r, {"animal", "person"}, determiners="definite").phrase
-        phrase += Phrase([of, *what.en], [*target_words("de", of), *what.target])
+        phrase += word_pair("of", "de") + noun_phrase(r, {"animal", "person"}, determiners="definite").phrase
     return phrase
 
 
@@ -546,11 +501,10 @@ def _is_what(r: Random, tense: str, negative: bool) -> Phrase:
     while who.tags & {"trade", "his-trade", "her-trade"}:
         who = subject(r, human=True)
     noun = r.choice(nouns(frozenset(["trade", "her-trade" if who.female else "his-trade"])))
-    english, french = _is(who, tense, negative, _IS)
     article = [] if who.several else [EnglishWord("a")]
     word = EnglishWord(noun.ens if who.several else noun.en)
     trade = TargetWord(noun.frs if who.several else noun.fr, [word], list(article))
-    return _joined(who, [*english, *article, word], [*french, trade])
+    return who.phrase + _is(tense, negative, who.person, IS, who.person) + Phrase([*article, word], [trade])
 
 
 def _has(r: Random, tense: str, negative: bool) -> Phrase:
@@ -563,22 +517,20 @@ def _has(r: Random, tense: str, negative: bool) -> Phrase:
         support = [EnglishWord("did" if tense == "past" else "does" if who.third else "do")]
     if not support:
         have.text = "had" if tense == "past" else "has" if who.third else "have"
-    verb = TargetWord(_HAS[tense][who.person], [have], list(support))
-    return _joined(who, [*support, *no, have, *what.en], [*_denied(verb, no, support), *what.target])
+    verb = TargetWord(HAS[tense][who.person], [have], list(support))
+    return who.phrase + Phrase([*support, *no, have], _denied(verb, no, support)) + what
 
 
 def _there_is(r: Random, tense: str, negative: bool) -> Phrase:
     """There are two cats in the garden: il y a deux chats dans le jardin."""
-    what = noun_phrase(
-        r, {"animal", "thing", "nobodys", "trade", "his-trade"}, determiners="indefinite", negated=negative
-    )
-    there, (english, french) = EnglishWord("there"), _is(what, tense, negative, _HAS)
-    verb = 1 if negative else 0
-    french[verb].text = _HAS[tense]["il"]  # the subject is "il" in the plural too
-    french = [*target_words("il", there), *french[:verb], *target_words("y", there), *french[verb:]]
-    inside, place = EnglishWord("in"), noun_phrase(r, {"inside"}, determiners="definite").phrase
-    where = Phrase([inside, *place.en], [*target_words("dans", inside), *place.target])
-    return Phrase([there, *english], french) + what.phrase + where
+    things = {"animal", "thing", "nobodys", "trade", "his-trade"}
+    what = noun_phrase(r, things, determiners="indefinite", negated=negative)
+    there = EnglishWord("there")
+    is_ = _is(tense, negative, what.person, HAS, "il")  # in French the subject is "il" in the plural too
+    before, after = is_.target[: int(negative)], is_.target[int(negative) :]  # il n' y a pas
+    target = [*target_words("il", there), *before, *target_words("y", there), *after]
+    place = noun_phrase(r, {"inside"}, determiners="definite").phrase
+    return Phrase([there, *is_.en], target) + what.phrase + word_pair("in", "dans") + place
 
 
 def _described(r: Random) -> NounPhrase:
@@ -591,7 +543,6 @@ def _described(r: Random) -> NounPhrase:
 
 
 _FIRST = ["b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z", "br", "dr", "kr", "tr", "st"]
-_VOWELS = ["a", "e", "i", "o", "u"]
 
 
 def with_invented_words(phrase: Phrase, r: Random) -> Phrase | None:
@@ -613,12 +564,11 @@ def with_invented_words(phrase: Phrase, r: Random) -> Phrase | None:
 
 
 def _name(r: Random, *, female: bool) -> str:
-    syllables = "".join(r.choice(_FIRST) + r.choice(_VOWELS) for _ in range(3))
+    syllables = "".join(r.choice(_FIRST) + r.choice("aeiou") for _ in range(3))
     return syllables + ("la" if female else "k")
 
 
 _TIMES = {"going": "future", "can": "modal", "must": "modal", "want": "modal"}
-_WHY = [("why", "pourquoi"), ("when", "quand"), ("where", "où")]
 
 
 def sentence(r: Random) -> Phrase:
@@ -677,9 +627,13 @@ def _state(r: Random) -> Phrase:
 def _that(r: Random) -> Phrase:
     """He thinks that she sleeps: il pense qu' elle dort."""
     who, verb = subject(r, human=True), r.choice(THINKING)
-    word = EnglishWord(verb.third if who.third else verb.en)
-    thinks = who.phrase + Phrase([word], target_words(verb.fr.present[who.person], word)) + phrase_pair("that", "que")
-    return thinks + (_around(r, clause(r, subject(r))) if r.random() < 0.75 else state(r)[0])
+    thinks = word_pair(verb.third if who.third else verb.en, verb.fr.present[who.person])
+    return (
+        who.phrase
+        + thinks
+        + word_pair("that", "que")
+        + (_around(r, clause(r, subject(r))) if r.random() < 0.75 else state(r)[0])
+    )
 
 
 def _if(r: Random) -> Phrase:
@@ -710,4 +664,4 @@ def _question(r: Random) -> Phrase:
         who = NounPhrase(phrase_pair("who", "qui"), "il", False, False, frozenset(["person"]))
         return clause(r, who, tenses=("present", "progressive", "past", "future")).stated() + phrase_pair("?", "?")
     made = clause(r, subject(r), asked=True)
-    return (phrase_pair(*r.choice(_WHY)) if kind == "how" else EMPTY) + made.asked()
+    return (phrase_pair(*r.choice(table("phrases", "reasons"))) if kind == "how" else EMPTY) + made.asked()

@@ -10,7 +10,7 @@ from typing import Literal
 
 Language = Literal["french", "spanish"]
 Person = Literal["je", "il", "nous", "vous", "ils"]  # of the verb; the phrase book has no "tu"
-_PERSONS: tuple[Person, ...] = ("je", "il", "nous", "vous", "ils")
+PERSONS: tuple[Person, ...] = ("je", "il", "nous", "vous", "ils")
 _VOWELS = "aeiouyàâéèêîïôûœh"  # every h of the phrase book is mute
 _ELIDED = {"le", "la", "de", "je", "ne", "me", "que"}
 _CONTRACTED = {
@@ -49,13 +49,19 @@ def conjugation(forms: list[str]) -> Conjugation:
         stems = [stem + "e", stem + "e", soft + "ons", stem + "ez", stem + "ent", infinitive + "-", stem + "é"]
     *present, stem, participle = stems
     endings = ("ai", "a", "ons", "ez", "ont")
-    future = {who: stem.removesuffix("-") + ending for who, ending in zip(_PERSONS, endings, strict=True)}
-    return Conjugation(infinitive, dict(zip(_PERSONS, present, strict=True)), future, participle, etre)
+    future = {who: stem.removesuffix("-") + ending for who, ending in zip(PERSONS, endings, strict=True)}
+    return Conjugation(infinitive, dict(zip(PERSONS, present, strict=True)), future, participle, etre)
 
 
-def present(forms: str) -> dict[Person, str]:
+def by_person(forms: str) -> dict[Person, str]:
     """Five forms, as a table."""
-    return dict(zip(_PERSONS, forms.split(), strict=True))
+    return dict(zip(PERSONS, forms.split(), strict=True))
+
+
+@cache
+def forms(language: Language | Literal["english"]) -> dict[str, dict[Person, str]]:
+    """Those of irregular verbs, by verb and tense."""
+    return {name: by_person(row) for name, row in table("forms", language)}
 
 
 def vowel(word: str) -> bool:
@@ -121,6 +127,12 @@ EMPTY = Phrase([], [])
 def target_words(text: str, *sure: EnglishWord) -> list[TargetWord]:
     """Words of the target language, each linked to all of these English words."""
     return [TargetWord(word, list(sure)) for word in text.split()]
+
+
+def word_pair(english: str, target: str) -> Phrase:
+    """An English word and its translation."""
+    word = EnglishWord(english)
+    return Phrase([word], target_words(target, word))
 
 
 def phrase_pair(english: str, french: str, sure: str = "", possible: str = "") -> Phrase:
