@@ -117,12 +117,6 @@ def test_a_build_that_fails_leaves_nothing_that_loads(tmp_path: Path) -> None:
         EncodedCorpus.load(tmp_path / "corpus")
 
 
-def test_an_empty_corpus_has_no_batches(tmp_path: Path) -> None:
-    nothing = EncodedCorpus.build([], book()[1], folder=tmp_path / "nothing")
-    for fixed in (False, True):
-        assert list(Batches(nothing, tokens=100, fixed_shapes=fixed)) == []
-
-
 # --- Batches
 
 lengths = st.lists(st.tuples(st.integers(1, 70), st.integers(2, 70)), min_size=1, max_size=120)
@@ -225,26 +219,11 @@ def test_full_shapes_do_not_depend_on_the_pairs(
     assert rows == {width: {200 // width} for width in rows}
 
 
-def test_widths_up_to_512_make_at_most_16_shapes() -> None:
-    assert len([rung for rung in LADDER if rung <= 512]) == 16
-    assert all(rung % 8 == 0 for rung in LADDER)
-
-
 def test_empty_rows_are_few() -> None:
     """Rows are spread evenly over the batches of a width, so less than one row a batch is empty."""
     batches = Batches(encoded(), tokens=300, fixed_shapes=True)
     empty = sum(int((batch.rows < 0).sum()) for batch in batches)
     assert empty < len(batches)
-
-
-def test_ranks_share_each_step_fairly() -> None:
-    """The ranks' batches of a step are dealt from one run of like pairs: as many rows, but for one."""
-    ranks = [Batches(encoded(), tokens=300, rank=rank, world=3) for rank in range(3)]
-    for step in zip(*ranks, strict=True):
-        counts = [int((batch.rows >= 0).sum()) for batch in step]
-        assert max(counts) - min(counts) <= 1
-        widths = [batch.source_lengths.max().item() for batch in step if (batch.rows >= 0).any()]
-        assert max(widths) <= 300
 
 
 def test_little_is_padding() -> None:
@@ -274,11 +253,6 @@ def test_a_dataloader_gives_the_same_batches(workers: int) -> None:
     loader = DataLoader(batches, batch_size=None, num_workers=workers)
     assert len(loader) == len(batches)
     assert all(same(one, two) for one, two in zip(loader, batches, strict=True))
-
-
-def test_batches_move() -> None:
-    batch = Batches(encoded(), tokens=800)[0].to("meta")
-    assert all(value.device.type == "meta" for value in vars(batch).values())
 
 
 def test_bad_requests() -> None:

@@ -136,14 +136,6 @@ def test_ids_are_those_of_encode_batch(kind: str, settings: dict[str, bool], low
         assert ids.dtype == np.int32
 
 
-def test_a_full_cache_is_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_cache, "MOST_CHARACTERS", 100)
-    tokenizer = Tokenizer.train("bpe", 300, TEXTS)
-    for begin in range(0, len(TEXTS), 7):
-        texts = TEXTS[begin : begin + 7]
-        np.testing.assert_array_equal(tokenizer.encode_flat(texts)[0], flat_ids(tokenizer.encode_batch(texts))[0])
-
-
 def test_half_a_surrogate_pair_is_named_by_its_place_in_the_text_and_spoils_nothing() -> None:
     tokenizer = Tokenizer.train("bpe", 300, TEXTS)
     with pytest.raises(UnicodeEncodeError) as flat:

@@ -18,9 +18,8 @@ import pytest
 
 from regard.data import EncodedCorpus, Pair, Tokenizer, TokenizerPair, preparation
 from regard.data import blocks as corpus_blocks
-from regard.data import cache as cache_module
-from regard.data.blocks import CorpusPart, SampledPairs, Split, is_held_out, sample_indices
-from regard.data.cache import PreparationCache, cache_key
+from regard.data.blocks import CorpusPart, SampledPairs, Split, is_held_out
+from regard.data.cache import PreparationCache
 from regard.data.encoding import ARRAYS
 from regard.data.pair_reader import BadRowError
 from regard.data.preparation import prepare_split, process_count
@@ -258,13 +257,6 @@ def test_a_sample_is_spread_evenly(tmp_path: Path, hold_out: int) -> None:
     assert rows == [row for row in wanted if not hold_out or not is_held_out(row, hold_out)]
 
 
-def test_sample_indices_count_what_they_should() -> None:
-    for size, total in ((1, 10), (7, 10), (10, 10), (300_000, 3_000_001)):
-        begins = range(0, total, max(1, total // 9))
-        counts = [len(sample_indices(begin, min(begins.step, total - begin), size, total)) for begin in begins]
-        assert sum(counts) == size
-
-
 @pytest.mark.parametrize(("name", "opened"), [("train.tsv", open), ("train.tsv.gz", gzip.open)])
 def test_a_file_that_changes_after_its_scan_is_an_error_and_never_comes_from_the_cache(
     tmp_path: Path, tokenizers: Path, name: str, opened: Any
@@ -396,13 +388,6 @@ def test_clear_removes_files_and_links_and_counts_what_is_gone(
     assert (tmp_path / "elsewhere" / "kept").exists()
 
 
-def test_every_key_has_the_format_of_the_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    former = cache_key(task="translate")
-    assert cache_key(task="translate") == former
-    monkeypatch.setattr(cache_module, "FORMAT", cache_module.FORMAT + 1)
-    assert cache_key(task="translate") != former
-
-
 @pytest.fixture
 def _many_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("REGARD_PROCESSES", raising=False)
@@ -428,12 +413,8 @@ def test_a_container_has_as_many_processes_as_its_quota(files: dict[str, str], c
 
 
 @pytest.mark.usefixtures("_many_cores")
-def test_the_variable_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REGARD_PROCESSES", "64")
-    assert process_count() == 64
-
-
-@pytest.mark.usefixtures("_many_cores")
-def test_no_more_processes_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_processes_than_cores_unless_the_variable_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(3), raising=False)
     assert process_count() == 3
+    monkeypatch.setenv("REGARD_PROCESSES", "64")
+    assert process_count() == 64

@@ -35,7 +35,7 @@ from .rows import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from jaxtyping import Bool, Int64
+    from jaxtyping import Bool
 
     from .rows import Column, Rows
 
@@ -288,29 +288,25 @@ class Split:
                 yield number, count, checked
 
 
-def sample_indices(begin: int, count: int, size: int, total: int) -> Int64[np.ndarray, "chosen"]:
-    """Of the rows begin ≤ i < begin + count of `total`, those of an even sample of `size`, less `begin`.
-
-    Row i is in the sample if ⌊(i + 1) · size / total⌋ > ⌊i · size / total⌋.
-    """
-    rows = np.arange(begin, begin + count + 1, dtype=np.int64) * size // total
-    return np.flatnonzero(rows[1:] > rows[:-1])
-
-
 @dataclass(frozen=True)
 class SampledPairs:
-    """About `size` pairs of a split, evenly spread over it; each iteration reads the files again."""
+    """About `size` pairs of a split, evenly spread over it; each iteration reads the files again.
+
+    Row i of n is one of them if ⌊(i + 1) · size / n⌋ > ⌊i · size / n⌋.
+    """
 
     split: Split
     size: int
 
     def __iter__(self) -> Iterator[Pair]:
-        row, total = 0, self.split.rows
+        first, total = 0, self.split.rows
         for _, count, checked in self.split.blocks():
-            chosen = sample_indices(row, count, self.size, total)
-            chunk = checked.chunk.select(np.flatnonzero(np.isin(checked.chunk.rows, chosen)).tolist())
+            before = np.arange(first, first + count + 1) * self.size // total  # so many of the rows before are chosen
+            chunk = checked.chunk
+            chosen = (before[1:] > before[:-1])[np.asarray(chunk.rows, np.int64)]
+            chunk = chunk.select(np.flatnonzero(chosen).tolist())
             yield from map(Pair, chunk.sources, chunk.targets)
-            row += count
+            first += count
 
 
 @dataclass(frozen=True)

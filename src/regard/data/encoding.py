@@ -451,6 +451,7 @@ def write_folder(folder: Path, each: Iterable[Arrays], about: CorpusInfo) -> Non
     (folder / _INDEX).write_text(json.dumps({"about": asdict(about), "sizes": sizes}), encoding="utf-8")
 
 
+MOST_WORDS = 1 << 20  # that are remembered
 ROOM = 1.5  # how much longer a text may become; if it becomes longer, it stays as it was
 
 
@@ -474,9 +475,8 @@ class BpeDropout:
 
     def room(self, widths: Int64[np.ndarray, "pairs"]) -> Int64[np.ndarray, "pairs"]:
         """How many tokens pairs of these widths may take."""
-        room: Int64[np.ndarray, "pairs"] = np.maximum(
-            widths, np.minimum((widths * ROOM).astype(np.int64), self.longest)
-        )
+        longer = np.minimum((widths * ROOM).astype(np.int64), self.longest)
+        room: Int64[np.ndarray, "pairs"] = np.maximum(widths, longer)
         return room
 
     def segmented(
@@ -516,22 +516,19 @@ class _Merges:
         if model["type"] != "BPE" or tokenizer.plugin or not tokenizer.encodes_words_alone:
             raise ValueError(f'tokenizer.dropout leaves out merges of "bpe"; the vocabulary is of type {model["type"]}')
         self.tokenizer, self.rate = tokenizer, rate
-        self.pieces = {number: piece for piece, number in model["vocab"].items()}
         self.ids: dict[str, int] = model["vocab"]
-        ids = self.ids
+        self.pieces = {number: piece for piece, number in self.ids.items() if number != UNKNOWN}
         self.merges = {
-            (ids[left], ids[right]): (rank, ids[left + right]) for rank, (left, right) in enumerate(model["merges"])
+            (self.ids[left], self.ids[right]): (rank, self.ids[left + right])
+            for rank, (left, right) in enumerate(model["merges"])
         }
         self._parts: dict[str, list[list[int]] | None] = {}  # of words that were cut before
-        self._characters = 0  # of these words
 
     def _split(self, word: str) -> list[list[int]] | None:
         """The parts of a word that pieces do not cross, as characters; None where one has no id of its own."""
         if word not in self._parts:
-            if self._characters > MOST_CHARACTERS:
+            if len(self._parts) == MOST_WORDS:
                 self._parts.clear()
-                self._characters = 0
-            self._characters += len(word)
             known = set(word) <= self.ids.keys()
             parts = self.tokenizer.split_word(word) if known else []
             self._parts[word] = [[self.ids[character] for character in part] for part in parts] if known else None
@@ -539,25 +536,19 @@ class _Merges:
 
     def cut_again(self, ids: list[int], most: int, random: Random) -> list[int]:
         """Other pieces for the same text; the same where they would be more than `most`. Tags and <unk> stay."""
+        words: list[list[int]] = []  # and tags and <unk>, each alone
+        for number in ids:
+            piece = self.pieces.get(number, "")
+            if not words or not piece or piece.startswith(SPACE) or words[-1][-1] not in self.pieces:
+                words.append([])
+            words[-1].append(number)
         cut: list[int] = []
-        word: list[int] = []
-        for number in [*ids, UNKNOWN]:
-            piece = self.pieces.get(number, "") if number != UNKNOWN else ""
-            if word and (not piece or piece.startswith(SPACE)):
-                cut += self._cut_word(word, random)
-                word = []
-            if piece:
-                word.append(number)
-            else:
-                cut.append(number)
-        del cut[-1]
+        for each in words:
+            word = "".join(self.pieces.get(number, "") for number in each)
+            # Without a space before it, it is the rest of a word with an <unk>.
+            parts = self._split(word) if word.startswith(SPACE) else None
+            cut += each if parts is None else [number for part in parts for number in self._merged(list(part), random)]
         return cut if len(cut) <= most else ids
-
-    def _cut_word(self, ids: list[int], random: Random) -> list[int]:
-        word = "".join(self.pieces[number] for number in ids)
-        # Without a space before it, it is the rest of a word with an <unk>.
-        parts = self._split(word) if word.startswith(SPACE) else None
-        return ids if parts is None else [number for part in parts for number in self._merged(list(part), random)]
 
     def _merged(self, symbols: list[int], random: Random) -> list[int]:
         merges, rate, draw = self.merges, self.rate, random.random

@@ -27,33 +27,16 @@ if TYPE_CHECKING:
 _SLOPE = 3**0.5 / 2
 
 
-def _circle(x: Numbers, y: Numbers) -> Numbers:
-    return np.hypot(x, y) - 1
-
-
-def _square(x: Numbers, y: Numbers) -> Numbers:
-    return np.maximum(np.abs(x), np.abs(y)) - 0.9
-
-
-def _triangle(x: Numbers, y: Numbers) -> Numbers:
-    return np.maximum(_SLOPE * np.abs(x) - 0.5 * y, y) - 0.55  # three half planes, y downwards
-
-
-def _cross(x: Numbers, y: Numbers) -> Numbers:
-    x, y = np.abs(x), np.abs(y)
-    return np.minimum(np.maximum(x - 1, y - 0.35), np.maximum(x - 0.35, y - 1))
-
-
-def _ring(x: Numbers, y: Numbers) -> Numbers:
-    return np.abs(np.hypot(x, y) - 0.75) - 0.25
+def _bar(along: Numbers, across: Numbers) -> Numbers:
+    return np.maximum(along - 1, across - 0.35)
 
 
 SHAPES: dict[str, Distance] = {
-    "circle": _circle,
-    "square": _square,
-    "triangle": _triangle,
-    "cross": _cross,
-    "ring": _ring,
+    "circle": lambda x, y: np.hypot(x, y) - 1,
+    "square": lambda x, y: np.maximum(np.abs(x), np.abs(y)) - 0.9,
+    "triangle": lambda x, y: np.maximum(_SLOPE * np.abs(x) - 0.5 * y, y) - 0.55,  # three half planes, y downwards
+    "cross": lambda x, y: np.minimum(_bar(np.abs(x), np.abs(y)), _bar(np.abs(y), np.abs(x))),
+    "ring": lambda x, y: np.abs(np.hypot(x, y) - 0.75) - 0.25,
 }
 """Each for a radius of 1 around the origin."""
 
@@ -81,7 +64,6 @@ COLOURS = {
 }
 RADII = {"small": 6.0, "": 8.0, "large": 10.0}  # "": medium, which captions do not mention
 COUNTS = {1: "a", 2: "two", 3: "three"}
-PLURALS = {"circle": "circles", "square": "squares", "triangle": "triangles", "cross": "crosses", "ring": "rings"}
 
 
 class Box(NamedTuple):
@@ -136,7 +118,8 @@ class ShapeGroup:
         boxes = tuple(thing.box for thing in self.things)
         count = len(self.things)
         texts = [self.size] if self.size else []
-        texts += [self.colour, self.shape if count == 1 else PLURALS[self.shape]]
+        plural = "" if count == 1 else "es" if self.shape.endswith("s") else "s"
+        texts += [self.colour, self.shape + plural]
         number = "an" if count == 1 and texts[0] == "orange" else COUNTS[count]
         return [CaptionWord(number), *(CaptionWord(text, boxes) for text in texts)]
 
