@@ -357,23 +357,18 @@ def _read_sound(source: str) -> tuple[Float[np.ndarray, "samples channels"], int
         with soundfile.SoundFile(file) as sound:
             rate, there = int(sound.samplerate), int(sound.frames)
             if rate > HIGHEST:
-                raise ValueError(
-                    f"{file} says it has {rate:,} samples per second; at most {HIGHEST:,} are read: export it again "
-                    "at a lower rate"
-                )
+                most = f"at most {HIGHEST:,} are read: export it again at a lower rate"
+                raise ValueError(f"{file} says it has {rate:,} samples per second; {most}")
             length = there - start if length is None else length
             if start + length > there:
                 raise ValueError(f"{source}: the stretch ends past the end: the sound has {count_of(there, 'sample')}")
             if length > LONGEST * rate:
-                raise ValueError(
-                    f"{source} lasts {length / rate:,.0f} seconds; at most {LONGEST:.0f} are read: cut it, or name a "
-                    f"stretch of it in samples, {file}#START:LENGTH"
-                )
+                most = f"at most {LONGEST:.0f} are read: cut it, or name a stretch of it in samples"
+                raise ValueError(f"{source} lasts {length / rate:,.0f} seconds; {most}, {file}#START:LENGTH")
             if length * sound.channels > MOST_SAMPLES:
-                raise ValueError(
-                    f"{source} holds {length * sound.channels:,} numbers ({count_of(sound.channels, 'channel')}, "
-                    f"{rate:,} Hz); at most {MOST_SAMPLES:,} are read: save it with fewer channels, or at a lower rate"
-                )
+                numbers = f"{length * sound.channels:,} numbers ({count_of(sound.channels, 'channel')}, {rate:,} Hz)"
+                most = f"at most {MOST_SAMPLES:,} are read: save it with fewer channels, or at a lower rate"
+                raise ValueError(f"{source} holds {numbers}; {most}")
             sound.seek(start)
             x = sound.read(length, dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
@@ -402,16 +397,11 @@ def _check_size(file: str) -> None:
         if not re.fullmatch(rb"RIFF....WAVE", read.read(12), re.DOTALL):
             return
         for _ in range(CHUNKS):
-            head = read.read(8)
-            if len(head) < 8:
-                return
-            name, promised = struct.unpack("<4sI", head)
-            if name == b"data":
-                there = size - read.tell()
-                if there < promised < STREAMED:
-                    raise ValueError(
-                        f"{file} is damaged or cut short: its header promises {promised:,} bytes of sound, and "
-                        f"{there:,} are there"
-                    )
+            name, promised = struct.unpack("<4sI", read.read(8).ljust(8, b"\0"))  # at the end of the file, none
+            there = size - read.tell()
+            if name == b"data" and there < promised < STREAMED:
+                promise = f"its header promises {promised:,} bytes of sound, and {there:,} are there"
+                raise ValueError(f"{file} is damaged or cut short: {promise}")
+            if name == b"data" or there <= 0:
                 return
             read.seek(promised + promised % 2, 1)

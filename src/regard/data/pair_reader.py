@@ -10,7 +10,7 @@ from collections import Counter
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from ..files import read_object, write_text
 from ..messages import count_of
@@ -56,9 +56,10 @@ class PairReader:
 
     A third column holds gold alignment links ("0-0 1-2"), a fourth the links that are possible but not sure.
 
-    A row that is no pair (a column is missing, a side is empty, bytes are not UTF-8, one file ends before the other, a
-    line is endless) is an error that says file:line and why; with on_bad="skip" it is left out and counted: `skipped`,
-    `reasons` by kind, `first` message of each kind, `report()` as a sentence, all of the latest iteration.
+    A row that is no pair (a column is missing, there are more than in line 1, a side is empty, bytes are not UTF-8, one
+    file ends before the other, a line is endless) is an error that says file:line and why; with on_bad="skip" it is
+    left out and counted: `skipped`, `reasons` by kind, `first` message of each kind, `report()` as a sentence, all of
+    the latest iteration.
     """
 
     def __init__(
@@ -186,29 +187,16 @@ def _link_problem(links: list[list[str] | None], source: int, target: int) -> Ro
 READER = "reader.json"  # how a source that is no text is read; beside the tokenizer of the target
 
 
-class SourceReader(Protocol):
-    """A source as numbers. `Tokenizer` is one, for text; the others have settings, which `to_dict` gives.
+class EmptyReader:
+    """The source of a language model: each is a single, unused </s>.
 
-    `shape` is that of every source where all have the same (pictures); without it a source is a row of numbers of any
-    length, `stride` of which count as one token of a batch.
+    What reads sources has these attributes. `shape` is that of every source where all have the same (pictures); without
+    it a source is a row of numbers of any length, `stride` of which count as one token of a batch. A source that cannot
+    be read is a ValueError that names it.
     """
 
-    kind: ClassVar[str]
-    dtype: ClassVar[str]  # of the numbers, as numpy names it
-    stride: int
-
-    @property
-    def shape(self) -> tuple[int, ...] | None: ...
-
-    def encode_batch(self, sources: Sequence[str]) -> Sequence[Any]:
-        """The numbers of each; a source that cannot be read is a ValueError that names it."""
-
-
-class EmptyReader:
-    """The source of a language model: each is a single, unused </s>."""
-
     kind: ClassVar[str] = "none"
-    dtype: ClassVar[str] = "<i4"
+    dtype: ClassVar[str] = "<i4"  # of the numbers, as numpy names it
     stride = 1
     shape = None
 
@@ -216,6 +204,7 @@ class EmptyReader:
         return [[] for _ in sources]
 
     def to_dict(self) -> dict[str, Any]:
+        """Its settings, for reader.json."""
         return {}
 
 

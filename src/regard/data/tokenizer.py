@@ -236,8 +236,9 @@ class Tokenizer:
         pieces = [self._backend.id_to_token(i) for i in ids]
         if None in pieces:
             raise ValueError(f"id {ids[pieces.index(None)]} is not in this vocabulary of {len(self)}")
-        if self.unknown_words is not None:
-            return self.unknown_words.replace_ids(ids, pieces, copied or {})
+        if (unknown := self.unknown_words) is not None:
+            words = copied or {}
+            return [words.get(i, "<unk>") if i >= unknown.first else p for i, p in zip(ids, pieces, strict=True)]
         return pieces
 
     def split_word(self, word: str) -> list[str]:
@@ -319,9 +320,6 @@ class UnknownWords:
             vocabulary[_UNKNOWN_NAME.format(number)] = len(vocabulary)
         return type(backend).from_str(json.dumps(values))
 
-    def __contains__(self, token: int) -> bool:
-        return token >= self.first
-
     def normalized(self, word: str) -> str:
         return str(self.normalizer.normalize_str(word))
 
@@ -333,10 +331,6 @@ class UnknownWords:
         """The ids of an encoding, with those of unknown words in place of <unk>."""
         pairs = zip(encoding.ids, encoding.offsets, strict=True)
         return [self.token(text[begin:end]) if i == UNKNOWN else i for i, (begin, end) in pairs]
-
-    def replace_ids(self, tokens: Iterable[int], pieces: Iterable[str], words: dict[int, str]) -> list[str]:
-        """The pieces, with the words in place of their ids; <unk> for an id that none of them has."""
-        return [words.get(i, "<unk>") if i in self else piece for i, piece in zip(tokens, pieces, strict=True)]
 
 
 def untrained_backend(kind: str, size: int, lowercase: bool, punctuation: bool) -> tuple[Any, Any]:

@@ -103,7 +103,7 @@ class TokenizerPair:
     One and the same object where both sides share a vocabulary.
     """
 
-    source: Any  # a Tokenizer, or another SourceReader
+    source: Any  # a Tokenizer, or another reader (pair_reader.make_reader)
     target: Any  # a Tokenizer, or LabelSet
 
     @classmethod

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from typing import TYPE_CHECKING, Literal
 
-from ..rows import Pair, RowProblem, tsv
+from ..rows import Pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 INDEX, SOUND = "index.tsv", "fsdd_all_8k_mono16.flac"
-_COLUMNS = ("digit", "speaker", "index", "split", "start", "length")
 _VALID = range(5, 10)  # recordings of each speaker and digit; 0 to 4 are the official test set
 
 
@@ -22,18 +22,14 @@ def pairs(folder: Path, split: Literal["train", "valid", "test"], left_out: str 
     The official split tests on recordings 0 to 4 of each speaker and digit; of the rest, 5 to 9 validate. With a
     speaker `left_out`, everything of that speaker's is the test and nothing of it is seen before.
     """
-    rows = []
-    for where, cells in tsv(folder / INDEX, _COLUMNS):
-        if isinstance(cells, RowProblem):
-            raise ValueError(f"{where}: {cells.reason}")
-        rows.append((where, *cells))
-    speakers = sorted({row[2] for row in rows})
+    with (folder / INDEX).open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    speakers = sorted({row["speaker"] for row in rows})
     if left_out and left_out not in speakers:
         raise ValueError(f"data.left_out is {left_out!r}; the speakers are {', '.join(speakers)}")
-    for number, (where, digit, speaker, index, official, start, length) in enumerate(rows):
-        if left_out:
-            part = "test" if speaker == left_out else "valid" if int(index) in _VALID else "train"
-        else:
-            part = "test" if official == "test" else "valid" if int(index) in _VALID else "train"
+    for number, row in enumerate(rows):
+        tests = row["speaker"] == left_out if left_out else row["split"] == "test"
+        part = "test" if tests else "valid" if int(row["index"]) in _VALID else "train"
         if part == split:
-            yield Pair(f"{folder / SOUND}#{start}:{length}", WORDS[int(digit)], number, where)
+            stretch = f"{folder / SOUND}#{row['start']}:{row['length']}"
+            yield Pair(stretch, WORDS[int(row["digit"])], number, f"{folder / INDEX}:{number + 2}")
