@@ -14,7 +14,6 @@ import pytest
 
 from regard.data import Pair, PairReader
 from regard.data.corpora import phrasebook
-from regard.data.corpora.phrasebook import lecture_sentences
 from regard.data.corpora.phrasebook import phrases as french
 from regard.data.corpora.phrasebook.grammar import ADJECTIVES, NAMES, NOUNS, VERBS, Clause, NounPhrase, group, predicate
 from regard.data.corpora.phrasebook.lecture_sentences import LectureGrammar
@@ -39,7 +38,7 @@ def test_pairs_are_different_and_can_be_read_again() -> None:
 
 
 def test_neither_side_of_a_test_sentence_is_in_the_training() -> None:
-    train, test = pairs(3000), pairs(600, "test")
+    train, test = pairs(1500), pairs(600, "test")
     assert not {pair.source for pair in train} & {pair.source for pair in test}
     assert not {pair.target for pair in train} & {pair.target for pair in test}
     known = {word for pair in train for word in pair.source.split()}
@@ -49,21 +48,12 @@ def test_neither_side_of_a_test_sentence_is_in_the_training() -> None:
 
 def test_an_english_sentence_has_one_translation() -> None:
     matches: dict[str, str] = {}
-    for pair in [*pairs(3000), *pairs(600, "test"), *phrasebook.pairs(2000, seed=4)]:
+    for pair in [*pairs(1500), *pairs(600, "test"), *phrasebook.pairs(2000, seed=4)]:
         assert matches.setdefault(pair.source, pair.target) == pair.target
 
 
-def test_size() -> None:
-    sources = [pair.source.split() for pair in pairs(3000)]
-    assert len({word for words in sources for word in words}) >= 300
-    lengths = sorted(map(len, sources))
-    assert lengths[0] == 2
-    assert 35 <= lengths[-1] <= 40
-    assert 8 <= lengths[1500] <= 16
-
-
 def test_every_word_is_linked_and_every_link_is_inside() -> None:
-    for pair in pairs(3000):
+    for pair in pairs(1500):
         sure, possible = links(pair.alignment), links(pair.possible)
         source, target = len(pair.source.split(" ")), len(pair.target.split(" "))
         assert {i for i, _ in sure + possible} == set(range(source)), pair
@@ -104,7 +94,7 @@ def test_no_elision_and_no_contraction_is_missed() -> None:
     cut = {"le", "la", "de", "je", "ne", "me", "que", "ma", "sa"}
     apart = {("de", "le"), ("de", "les"), ("à", "le"), ("à", "les"), ("si", "il"), ("si", "ils")}
     before_vowels = {noun.fr for noun in NOUNS if french.vowel(noun.fr)}
-    for pair in pairs(3000):
+    for pair in pairs(1500):
         for word, following in pairwise(pair.target.split()):
             assert word not in cut or not french.vowel(following), pair
             assert not word.endswith("'") or french.vowel(following), pair
@@ -113,7 +103,7 @@ def test_no_elision_and_no_contraction_is_missed() -> None:
 
 
 def test_a_or_an() -> None:
-    for pair in pairs(3000):
+    for pair in pairs(1500):
         words = pair.source.split()
         for word, following in pairwise(words):
             if word in ("a", "an"):
@@ -153,26 +143,6 @@ def test_the_french_verb(who: NounPhrase, verb: str, tense: str, middle: str, cl
     assert _clause(who, verb, tense, middle, clitic) == expected
 
 
-def test_the_pie() -> None:
-    """Many to one: "hit … with a pie" is "entarter"."""
-    matches = [pair for pair in pairs(3000) if "with a pie" in pair.source and pair.source.count(" ") < 9]
-    assert matches
-    for pair in matches:
-        pie = pair.source.split().index("pie")
-        [place] = [j for i, j in links(pair.alignment) if i == pie]
-        assert pair.target.split()[place].startswith("entart")
-
-
-def test_names_that_turn_around() -> None:
-    matches = [pair for pair in pairs(3000) if "the european economic area" in pair.source]
-    assert matches
-    for pair in matches:
-        start = pair.source[: pair.source.index("the european economic area")].count(" ")
-        french_words = pair.target.split()
-        turned = [french_words[j] for k in (0, 3, 2, 1) for i, j in links(pair.alignment) if i == start + k]
-        assert turned == ["la", "zone", "économique", "européenne"]
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -191,13 +161,6 @@ def test_where_two_words_meet(words: str, expected: str) -> None:
     _, target, sure, _ = rendered(phrase)
     assert target == expected
     assert len(links(sure)) == count, "a contraction keeps the links of both words"
-
-
-def test_bad_requests() -> None:
-    with pytest.raises(ValueError, match="not -1"):
-        phrasebook.pairs(-1)
-    with pytest.raises(ValueError, match="'valid'"):
-        phrasebook.pairs(1, split="valid")  # type: ignore[arg-type]
 
 
 def test_the_command_prints_what_pairs_reads(tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -255,14 +218,6 @@ def test_the_grammar_writes_the_examples_with_the_same_links(language: phraseboo
             assert row[:2] != (source, target) or row == (source, target, *sides)
 
 
-def test_a_lecture_sentence_has_one_translation() -> None:
-    for language in ("french", "spanish"):
-        matches: dict[str, str] = {}
-        for seed in (1, 2):
-            for pair in phrasebook.pairs(1500, seed=seed, language=language, lectures=True):
-                assert matches.setdefault(pair.source, pair.target) == pair.target
-
-
 def test_the_sentences_of_the_lectures() -> None:
     french = {pair.source: pair.target for pair in phrasebook.examples("french")}
     castilian = {pair.source: pair.target for pair in phrasebook.examples("spanish")}
@@ -282,18 +237,6 @@ def test_both_languages_of_a_sentence_follow_each_other_and_stay_in_one_split() 
         assert first.source[6:] == second.source[6:]
     assert not {pair.source for pair in train} & {pair.source for pair in test}
     assert all(i > 0 for pair in train for i, _ in links(pair.alignment)), "the tag is linked to nothing"
-
-
-def test_spanish_forms() -> None:
-    preterite = lecture_sentences.spanish_verb("mirar").preterite
-    assert [preterite[who] for who in ("je", "vous", "il", "nous", "ils")] == [
-        "miré",
-        "miraste",
-        "miró",
-        "miramos",
-        "miraron",
-    ]
-    assert lecture_sentences.spanish_plural("profesor") == "profesores"
 
 
 INVENTED = re.compile(r"([bdfgklmnprstvz]{1,2}[aeiou]){3}(la|k)|\d{2,5}")
