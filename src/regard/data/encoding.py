@@ -375,7 +375,8 @@ class EncodedCorpus:
         about = CorpusInfo(tokenizers.source.dtype, tokenizers.source.shape, tokenizers.source.stride)
         each = list(encoded_arrays(chunks, tokenizers, longest, on_bad, about))
         empty = {name: np.empty(0, kind) for name, kind in about.types.items()}
-        return cls({name: np.concatenate([part[name] for part in [empty, *each]]) for name in ARRAYS}, about)
+        # Taken out of its parts one by one, an array is in memory once, and only itself twice for a moment.
+        return cls({name: np.concatenate([part.pop(name) for part in [empty, *each]]) for name in ARRAYS}, about)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> EncodedCorpus:

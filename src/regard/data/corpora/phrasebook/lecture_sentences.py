@@ -61,11 +61,14 @@ def spanish_verb(written: str) -> SpanishVerb:
     """From the infinitive alone (regular), or with yo, tú, él, nosotros, ellos of the present, then the preterite."""
     infinitive, *irregular = written.replace(",", " ").split()
     stem, ending = infinitive[:-2], infinitive[-2:]
-    made = []
-    for endings, given in ((_PRESENT[ending], irregular[:5]), (_PRETERITE[ending], irregular[5:])):
+
+    def in_tense(endings: str, given: list[str]) -> dict[Person, str]:
         regular = {who: stem + end for who, end in by_person(endings).items()}
-        made.append(dict(zip(_PEOPLE, given, strict=True)) if given else regular)
-    return SpanishVerb(*made, {who: infinitive + end for who, end in by_person("é á emos ás án").items()})
+        return dict(zip(_PEOPLE, given, strict=True)) if given else regular
+
+    future = {who: infinitive + end for who, end in by_person("é á emos ás án").items()}
+    present, preterite = in_tense(_PRESENT[ending], irregular[:5]), in_tense(_PRETERITE[ending], irregular[5:])
+    return SpanishVerb(present, preterite, future)
 
 
 def spanish_plural(word: str) -> str:
