@@ -165,7 +165,7 @@ def test_where_two_words_meet(words: str, expected: str) -> None:
 
 def test_the_command_prints_what_pairs_reads(tmp_path) -> None:  # type: ignore[no-untyped-def]
     code = "import sys; from regard.cli import main; main()"
-    command = [sys.executable, "-c", code, "phrasebook", "50", "--links", "--seed", "3"]
+    command = [sys.executable, "-c", code, "data", "phrasebook", "50", "--links", "--seed", "3"]
     done = subprocess.run(command, capture_output=True, check=True, timeout=60)
     file = tmp_path / "book.tsv"
     file.write_bytes(done.stdout)

@@ -6,14 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ..special_tokens import BEGIN, END, PAD, UNKNOWN
-from .batches import Batch
 from .pair_reader import PairReader
 from .rows import Pair
 from .tokenizer import Tokenizer
 from .tokenizer_pair import LabelSet, TokenizerPair
 
 if TYPE_CHECKING:
-    from .batches import Batches
+    from .batches import Batch, Batches
     from .encoding import EncodedCorpus
 
 __all__ = [
@@ -32,7 +31,7 @@ __all__ = [
 ]
 
 # These need torch or numpy, which take a second to import: `regard data phrasebook` should not wait for them.
-_HEAVY = {"Batches": "batches", "EncodedCorpus": "encoding"}
+_HEAVY = {"Batch": "batches", "Batches": "batches", "EncodedCorpus": "encoding"}
 
 
 def __getattr__(name: str) -> object:

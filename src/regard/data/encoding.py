@@ -373,10 +373,11 @@ class EncodedCorpus:
     ) -> EncodedCorpus:
         """Into memory, of rows that come several at a time; of pictures and sounds, one at a time."""
         about = CorpusInfo(tokenizers.source.dtype, tokenizers.source.shape, tokenizers.source.stride)
-        each = list(encoded_arrays(chunks, tokenizers, longest, on_bad, about))
-        empty = {name: np.empty(0, kind) for name, kind in about.types.items()}
-        # Taken out of its parts one by one, an array is in memory once, and only itself twice for a moment.
-        return cls({name: np.concatenate([part.pop(name) for part in [empty, *each]]) for name in ARRAYS}, about)
+        content = {name: bytearray() for name in ARRAYS}
+        for arrays in encoded_arrays(chunks, tokenizers, longest, on_bad, about):
+            for name, array in arrays.items():
+                content[name] += array.data.cast("B") if array.size else b""
+        return cls({name: np.frombuffer(content[name], kind) for name, kind in about.types.items()}, about)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> EncodedCorpus:
