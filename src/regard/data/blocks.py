@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from itertools import chain, islice, zip_longest
 from pathlib import Path
@@ -102,7 +102,7 @@ class CorpusPart:
     @cached_property
     def reader(self) -> PairReader:
         if self.dataset:
-            return PairReader.from_rows(lambda: self._dataset_rows(0), self.on_bad)
+            return PairReader.from_rows(partial(self._dataset_rows, 0), self.on_bad)
         if len(self.files) == 2:
             return PairReader(self.files[0], target=self.files[1], on_bad=self.on_bad)
         return PairReader(self.files[0], columns=self.columns, on_bad=self.on_bad)

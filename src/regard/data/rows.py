@@ -71,8 +71,10 @@ def text(path: Path) -> str:
     try:
         with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
             content = file.read(LARGEST + 1)
-    except DAMAGE as error:
-        raise ValueError(f"{path}: the file is damaged: {error}") from error
+    except DAMAGE:
+        for _ in raw_lines(path):  # an error that says in which line
+            pass
+        raise
     if len(content) > LARGEST:
         raise ValueError(f"{path} has more than {LARGEST:,} bytes, and running text is held whole; cut it up")
     try:
