@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import lzma
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from ..rows import Pair
@@ -27,7 +28,7 @@ def pairs(folder: Path, split: Split, language: Language = "en") -> Iterator[Pai
     In German and French there is one, from the folder multi30k beside this one, of the pictures that Multi30k has
     too. Some of these are in another split there; the split is always Flickr8k's.
     """
-    table, sentences = folder / TABLE, _Multi30kSentences(folder.parent / "multi30k", language)
+    table = folder / TABLE
     with table.open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         missing = {"image", "split", *_CAPTIONS} - set(rows.fieldnames or ())
@@ -38,25 +39,15 @@ def pairs(folder: Path, split: Split, language: Language = "en") -> Iterator[Pai
                 continue
             captions = [row[name] for name in _CAPTIONS]
             if language != "en":
-                captions = sentences.of(row["multi30k_split"], row["multi30k_row"])
+                part, number = row["multi30k_split"], row["multi30k_row"]
+                captions = [_multi30k(folder.parent / "multi30k", part, language)[int(number)]] if part else []
             where = f"{table}:{rows.line_num}"
             for caption in captions:
                 yield Pair(str(folder / PICTURES / row["image"]), caption.strip().lower(), -1, where)
 
 
-class _Multi30kSentences:
-    """Multi30k's lines, read on first use."""
-
-    def __init__(self, folder: Path, language: Language) -> None:
-        self.folder, self.column = folder, _COLUMNS[language]
-        self._read: dict[str, list[str]] = {}
-
-    def of(self, split: str, row: str) -> list[str]:
-        """The sentence of a picture; none where Multi30k does not have it."""
-        if not split:
-            return []
-        if split not in self._read:
-            name = self.folder / f"{split}.lc.norm.tok.en-de-fr.tsv.xz"
-            with lzma.open(name, "rt", encoding="utf-8", newline="\n") as file:
-                self._read[split] = [line.rstrip("\n").split("\t")[self.column] for line in file]
-        return [self._read[split][int(row)]]
+@cache
+def _multi30k(folder: Path, split: str, language: Language) -> list[str]:
+    """The sentences of a split in one language."""
+    with lzma.open(folder / f"{split}.lc.norm.tok.en-de-fr.tsv.xz", "rt", encoding="utf-8", newline="\n") as file:
+        return [line.rstrip("\n").split("\t")[_COLUMNS[language]] for line in file]
