@@ -38,7 +38,7 @@ def test_pairs_are_different_and_can_be_read_again() -> None:
 
 
 def test_neither_side_of_a_test_sentence_is_in_the_training() -> None:
-    train, test = pairs(1500), pairs(600, "test")
+    train, test = pairs(3000), pairs(600, "test")
     assert not {pair.source for pair in train} & {pair.source for pair in test}
     assert not {pair.target for pair in train} & {pair.target for pair in test}
     known = {word for pair in train for word in pair.source.split()}
@@ -48,12 +48,12 @@ def test_neither_side_of_a_test_sentence_is_in_the_training() -> None:
 
 def test_an_english_sentence_has_one_translation() -> None:
     matches: dict[str, str] = {}
-    for pair in [*pairs(1500), *pairs(600, "test"), *phrasebook.pairs(2000, seed=4)]:
+    for pair in [*pairs(3000), *pairs(600, "test"), *phrasebook.pairs(2000, seed=4)]:
         assert matches.setdefault(pair.source, pair.target) == pair.target
 
 
 def test_every_word_is_linked_and_every_link_is_inside() -> None:
-    for pair in pairs(1500):
+    for pair in pairs(3000):
         sure, possible = links(pair.alignment), links(pair.possible)
         source, target = len(pair.source.split(" ")), len(pair.target.split(" "))
         assert {i for i, _ in sure + possible} == set(range(source)), pair
@@ -94,7 +94,7 @@ def test_no_elision_and_no_contraction_is_missed() -> None:
     cut = {"le", "la", "de", "je", "ne", "me", "que", "ma", "sa"}
     apart = {("de", "le"), ("de", "les"), ("à", "le"), ("à", "les"), ("si", "il"), ("si", "ils")}
     before_vowels = {noun.fr for noun in NOUNS if french.vowel(noun.fr)}
-    for pair in pairs(1500):
+    for pair in pairs(3000):
         for word, following in pairwise(pair.target.split()):
             assert word not in cut or not french.vowel(following), pair
             assert not word.endswith("'") or french.vowel(following), pair
@@ -103,7 +103,7 @@ def test_no_elision_and_no_contraction_is_missed() -> None:
 
 
 def test_a_or_an() -> None:
-    for pair in pairs(1500):
+    for pair in pairs(3000):
         words = pair.source.split()
         for word, following in pairwise(words):
             if word in ("a", "an"):
