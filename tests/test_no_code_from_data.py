@@ -33,6 +33,7 @@ CALLS = re.compile(
 
 LOADERS = {
     "commands/models.py": "a folder of a model of regard",
+    "data/corpora/opinions.py": "TOML of the package",
     "data/corpora/phrasebook/phrases.py": "TOML of the package",
     "data/encoding.py": "JSON, and arrays of numbers mapped as raw bytes: not .npy, so no objects; JSON of a tokenizer",
     "data/media.py": "Pillow, with a list of formats: never EPS, for which it would start Ghostscript; libsndfile",
