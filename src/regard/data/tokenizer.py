@@ -238,7 +238,7 @@ class Tokenizer:
             raise ValueError(f"id {ids[pieces.index(None)]} is not in this vocabulary of {len(self)}")
         if (unknown := self.unknown_words) is not None:
             words = copied or {}
-            return [words.get(i, "<unk>") if i >= unknown.first else p for i, p in zip(ids, pieces, strict=True)]
+            return [words.get(i, "<unk>") if i in unknown else p for i, p in zip(ids, pieces, strict=True)]
         return pieces
 
     def split_word(self, word: str) -> list[str]:
@@ -319,6 +319,9 @@ class UnknownWords:
         for number in range(count):
             vocabulary[_UNKNOWN_NAME.format(number)] = len(vocabulary)
         return type(backend).from_str(json.dumps(values))
+
+    def __contains__(self, token: int) -> bool:
+        return token >= self.first
 
     def normalized(self, word: str) -> str:
         return str(self.normalizer.normalize_str(word))
