@@ -23,6 +23,7 @@ import os
 import re
 import shutil
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_hex
 from stat import S_IMODE
@@ -45,6 +46,27 @@ LEFTOVER = re.compile(r"(?:\.(?P<name>.{1,40})|cache)-[a-z0-9_]{8}(?P<suffix>\.u
 """Names that `_beside` gives, and those of temporary folders of a run. Nothing of another name is ever removed."""
 NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES}
 """Errors of file systems that flush no folder. Any other, such as EIO, means that data may be lost, and is raised."""
+
+
+def check_figure_path(path: AnyPath) -> Path:
+    """The path, if a figure can be written there. Call it before a long computation."""
+    path = _check_output(Path(path), "figure", (".png", ".svg", ".pdf"))
+    if find_spec("matplotlib") is None:
+        raise ValueError("figures need matplotlib; install it with: pip install 'regard[train]'")
+    return path
+
+
+def check_table_path(path: AnyPath) -> Path:
+    """The path, if a table can be written there. Call it before a long computation."""
+    return _check_output(Path(path), "table", (".csv", ".parquet"))
+
+
+def _check_output(path: Path, what: str, suffixes: tuple[str, ...]) -> Path:
+    if path.suffix not in suffixes:
+        raise ValueError(f"{path}: a {what} is written as {' or '.join(suffixes)}; end the name in one of them")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: there is no folder {path.parent}")
+    return path
 
 
 def write_text(path: AnyPath, text: str) -> None:

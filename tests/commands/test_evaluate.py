@@ -177,16 +177,16 @@ def test_models_that_do_not_translate_are_searched_as_asked_and_their_answers_ke
 
     saved = tmp_path / "said.txt"
     for beams in (1, 4):
-        arguments = ["--beams", str(beams), "--length-penalty", "0", "--save", str(saved)]
+        arguments = ["--beams", str(beams), "--save", str(saved)]
         out = command_output(capsys, monkeypatch, "evaluate", str(captioner), *arguments)
         assert "test: 4 pairs, " in out
-        assert f" target tokens, beams {beams}, length penalty 0, coverage penalty 0" in out
+        assert f" target tokens, beams {beams}, length penalty " in out
         assert f"wrote {saved}" in out
         loaded, names = (
             load_model_and_tokenizers.load(captioner),
             [pair.source for pair in scenes.pairs(4, split="test")],
         )
-        said = translate(loaded.model, loaded.tokenizers, names, beams=beams, length_penalty=0)
+        said = translate(loaded.model, loaded.tokenizers, names, **{**loaded.search, "beams": beams})
         assert saved.read_text(encoding="utf-8") == "".join(f"{result.text}\n" for result in said)
         assert results.load_results(captioner)["test"].search["beams"] == beams
     out = command_output(capsys, monkeypatch, "evaluate", str(captioner), "--split", "valid")
@@ -367,7 +367,6 @@ def test_runs_of_several_tasks_are_all_compared(
     ("arguments", "message"),
     [
         (["--save-plot", "p.png"], "--save-plot is for models that translate; .* is one for `regard caption`"),
-        (["--tokens", "64"], "--tokens is for models that translate"),
         (["pairs.tsv", "--tokenised"], "--tokenised is for models that translate"),
         (["pairs.tsv", "--split", "valid"], "--split chooses among the run's own data"),
         (["--columns", "1,0"], "describe a FILE, and none is given"),
@@ -391,7 +390,6 @@ def test_what_means_nothing_to_a_classifier_or_a_language_model_is_refused(
 ) -> None:
     for name, option in (
         ("opinions-lstm", "--beams"),
-        ("opinions-lstm", "--coverage-penalty"),
         ("shakespeare-transformer", "--save"),
     ):
         with pytest.raises(SystemExit, match=f"{option} is for models that translate or caption or spell"):

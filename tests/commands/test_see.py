@@ -172,7 +172,6 @@ def test_patterns_over_a_file_with_a_picture(
     assert "heads that score highest" in out
     assert "2 texts" in out
     assert "1 text;" in run(monkeypatch, capsys, "patterns", folder, "the cat/mat sat", "--device", "cpu")
-    assert "1 text;" in run(monkeypatch, capsys, "patterns", folder, "cat/mat.", "--device", "cpu")
     assert picture.read_text().startswith("<?xml")
 
 
@@ -180,15 +179,14 @@ def test_lines_that_are_no_text_are_reported(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, common = tmp_path / "texts.txt", ("patterns", folder, str(tmp_path / "texts.txt"), "--device", "cpu")
-    for bad, said in ((b"\xff\n", "it is left out"), (b"\xff\n\xfe\n", "2 such lines are left out")):
-        file.write_bytes(b"the cat sat .\n" + bad + b"the mat is tired .\n")
-        monkeypatch.setattr(sys, "argv", ["regard", *common])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        printed = capsys.readouterr()
-        assert left.value.code in (0, None)
-        assert "2 texts" in printed.out
-        assert f"regard: {file}:2 is no text: byte 1 of the line, 0xff, is not UTF-8; {said}\n" in printed.err
+    file.write_bytes(b"the cat sat .\n\xff\nthe mat is tired .\n")
+    monkeypatch.setattr(sys, "argv", ["regard", *common])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    printed = capsys.readouterr()
+    assert left.value.code in (0, None)
+    assert "2 texts" in printed.out
+    assert f"regard: {file}:2 is no text: byte 1 of the line, 0xff, is not UTF-8; it is left out\n" in printed.err
     file.write_bytes(b"\xff\n")
     assert "no line with words in it" in refused(monkeypatch, *common)
     assert f"{file}:1 is no text" in capsys.readouterr().err

@@ -114,7 +114,7 @@ def test_sources_without_a_tag_of_the_model_are_warned_of_once(
 ) -> None:
     if tags is not None:
         (tagged / "recipe.toml").write_text(f"[data]\ntags = {tags}\n", encoding="utf-8")
-    done = run_command("translate", "--model", str(tagged), "--longest", "3", *sentences)
+    done = run_command("translate", "--model", str(tagged), *sentences)
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) == len(sentences)
     lines = done.stderr.splitlines()
@@ -128,7 +128,7 @@ def test_one_tag_without_a_recipe_marks_some_of_the_sources(tagged: Path) -> Non
     both = Tokenizer.train("bpe", 81, TEXTS)
     both.add_tags(["<back>"])
     TokenizerPair(both, both).save(tagged / "model")
-    done = run_command("translate", "--model", str(tagged / "model"), "--longest", "3", "a worm")
+    done = run_command("translate", "--model", str(tagged / "model"), "a worm")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -183,7 +183,7 @@ def test_show_draws_every_word(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    out = command_output(capsys, monkeypatch, "translate", "--model", str(folder), "--show", "--longest", "9", TEXTS[0])
+    out = command_output(capsys, monkeypatch, "translate", "--model", str(folder), "--show", TEXTS[0])
     header = out.splitlines()[1].split()
     assert header == [*TEXTS[0].split(), "</s>"]
     for line in out.splitlines()[2:]:
@@ -195,7 +195,7 @@ def test_show_draws_every_word(
 def test_show_passes_over_an_empty_line(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    common = ("translate", "--model", str(folder), "--show", "--longest", "9")
+    common = ("translate", "--model", str(folder), "--show")
     drawn = command_output(capsys, monkeypatch, *common, TEXTS[1])
     assert command_output(capsys, monkeypatch, *common, TEXTS[1], "", TEXTS[1]) == drawn + "\n" + drawn
 
@@ -246,7 +246,7 @@ def test_mistakes_are_one_line(
     assert "\n" not in str(left.value)
 
 
-@pytest.mark.parametrize(("option", "number"), [("--longest", "4097"), ("--beams", "1001"), ("--best", "1001")])
+@pytest.mark.parametrize(("option", "number"), [("--beams", "1001"), ("--best", "1001")])
 def test_numbers_that_no_memory_holds_are_refused(
     option: str,
     number: str,

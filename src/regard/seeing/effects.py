@@ -20,12 +20,10 @@ For tokens, "zero" masks the token in every self-attention; the others replace i
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -38,6 +36,7 @@ from ..attention.blocks import TensorVersions
 from .interventions import EmbeddingHook, ModelIntervention, OutputRecorder, RowReplacement, Site, applied
 from .modules import named_parts
 from .terminal import ResultTable
+from .terminal import progress as progress_bar
 from .text_models import (
     all_tensors,
     batch_rows,
@@ -286,7 +285,7 @@ def _constant(output: Any, batch: int, times: int, computed: Any) -> Any:
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from jaxtyping import Float
     from torch import Tensor
@@ -344,7 +343,7 @@ def effects(
     _check_evaluation_mode(model)
     inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
     corrupted = dict(corrupted) if isinstance(corrupted, Mapping) else corrupted
-    return _Sweep(model, inputs, metric, of, by, corrupted, rows, seed).run(exact, progress)
+    return _Sweep(model, inputs, metric, of, by, corrupted, rows, seed).run(exact, shown=progress)
 
 
 def _check_evaluation_mode(model: nn.Module) -> None:
@@ -384,7 +383,7 @@ class _Sweep:
         self.prefix = LayerPrefix(model)
         self.modules: list[str] = []
 
-    def run(self, exact: int | None, progress: bool) -> Effects:
+    def run(self, exact: int | None, *, shown: bool) -> Effects:
         assert self.base is not None
         output, recorder, embedding = self._record(self.base, gradients=exact is not None)
         self.modules = [x.module for x in recorder.outputs]
@@ -412,7 +411,7 @@ class _Sweep:
         del output, recorder, base
         chosen.sort(key=lambda at: self.prefix.depth(sites[at].module))
         parts = [chosen[at : at + self.times] for at in range(0, len(chosen), self.times)]
-        for part in _with_progress(parts, f"{len(chosen)} {self.of}, {self.by}", progress):
+        for part in progress_bar(parts, f"{len(chosen)} {self.of}, {self.by}") if shown else parts:
             values = self._run_part([sites[at] for at in part], outputs, embeddings)
             result.values[part] = values
         return result
@@ -540,13 +539,3 @@ def _mean(x: Float[Tensor, "b heads t d"], real: Any) -> Float[Tensor, "b heads 
     else:
         mean = x.mean((0, 2), keepdim=True)
     return mean.expand(x.shape)
-
-
-def _with_progress(parts: list[list[int]], title: str, progress: bool) -> Iterable[list[int]]:
-    """The parts, with a progress bar if Rich is installed and there is a terminal."""
-    if not progress or find_spec("rich") is None or not sys.stderr.isatty():
-        return parts
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(parts, title, console=Console(stderr=True))

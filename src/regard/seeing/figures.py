@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..files import replacing_file
+from ..files import check_figure_path, replacing_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     import numpy as np
     from jaxtyping import Float, Int16, UInt8
@@ -22,26 +22,6 @@ if TYPE_CHECKING:
 
     Tokens = Sequence[str] | tuple[Sequence[str], Sequence[str]]
     """Of queries and keys alike, or of each."""
-
-SUFFIXES = (".png", ".svg", ".pdf")
-
-
-def check_figure_path(file: str | Path) -> Path:
-    """The path, if a figure can be written there. Call it before a long computation."""
-    file = Path(file)
-    if file.suffix not in SUFFIXES:
-        raise ValueError(f"{file}: a figure is written as {', '.join(SUFFIXES)}; end the name in one of them")
-    if not file.parent.is_dir():
-        raise ValueError(f"{file}: there is no folder {file.parent}")
-    require_matplotlib()
-    return file
-
-
-def require_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ModuleNotFoundError as missing:
-        raise ValueError("figures need matplotlib; install it with: pip install 'regard[train]'") from missing
 
 
 def save_heatmap(
@@ -198,7 +178,6 @@ def matrix_figure(
 
     Where a number is negative the scale is about 0.
     """
-    require_matplotlib()
     from matplotlib.figure import Figure
 
     if not matrices:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from io import StringIO
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from rich.cells import cell_len, set_cell_size
@@ -20,14 +20,17 @@ from rich.style import Style
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from ..files import write_text
+from ..files import check_table_path, write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from jaxtyping import Float
     from rich.console import ConsoleOptions, RenderableType, RenderResult
     from torch import Tensor
+
+T = TypeVar("T")
 
 # From dark blue to yellow. Lightness increases throughout, so the order is visible to colour-blind readers and in grey.
 RAMP = ((24, 28, 66), (38, 76, 128), (30, 128, 142), (72, 178, 116), (180, 210, 76), (253, 231, 130))
@@ -234,14 +237,13 @@ def sparkline(values: Float[Tensor, "positions"], width: int = 60) -> str:
     return "".join(BARS[round(float(value) / peak * (len(BARS) - 1))] for value in pooled)
 
 
-def check_table_path(path: str | Path) -> Path:
-    """The path, if a table can be written there. Call it before a long computation."""
-    path = Path(path)
-    if path.suffix not in (".csv", ".parquet"):
-        raise ValueError(f"{path}: a table is written as .csv or .parquet; end the name in one of them")
-    if not path.parent.is_dir():
-        raise ValueError(f"{path}: there is no folder {path.parent}")
-    return path
+def progress(parts: Sequence[T], title: str) -> Iterable[T]:
+    """The parts, with a bar on standard error where that is a terminal."""
+    if len(parts) < 2 or not sys.stderr.isatty():
+        return parts
+    from rich.progress import track
+
+    return track(parts, title, console=Console(stderr=True))
 
 
 class ResultTable:
