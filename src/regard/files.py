@@ -1,17 +1,13 @@
 """Files: written whole or not at all, read as JSON, verified by checksums.
 
-Writing files and folders whole or not at all, so that a kill or a power cut loses nothing that was finished.
-
 Content goes to a temporary name beside its place and is flushed to the disk (fsync). Then it is renamed, and the folder
 is flushed. A reader sees the old content or the new one, never a part; so does a reader after a power cut, who sees the
 new one if the call had returned. An error leaves the old content and no temporary file; only a killed process leaves
 one behind, named `.NAME-0123abcd.unfinished`. tests/training/test_power_cut.py replays a run with everything
 lost that was not flushed.
 
-Checksums: `checksums.json` in a folder has the SHA-256 of files beside it, and a damaged file is refused by name.
-
-`checksums.json` has a SHA-256 of its own content too. Without it, a flipped bit in a checksum would look like damage of
-the file that it belongs to.
+`checksums.json` in a folder has the SHA-256 of files beside it, and a damaged file is refused by name. It has a SHA-256
+of its own content too. Without it, a flipped bit in a checksum would look like damage of the file that it belongs to.
 """
 
 from __future__ import annotations
@@ -30,10 +26,7 @@ from stat import S_IMODE
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     AnyPath = str | os.PathLike[str]
 
@@ -63,7 +56,8 @@ def check_table_path(path: AnyPath) -> Path:
 
 def _check_output(path: Path, what: str, suffixes: tuple[str, ...]) -> Path:
     if path.suffix not in suffixes:
-        raise ValueError(f"{path}: a {what} is written as {' or '.join(suffixes)}; end the name in one of them")
+        known = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
+        raise ValueError(f"{path}: a {what} is written as {known}; end the name in one of them")
     if not path.parent.is_dir():
         raise ValueError(f"{path}: there is no folder {path.parent}")
     return path

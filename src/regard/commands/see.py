@@ -263,9 +263,9 @@ def effects(
         result.save(save_table)
         typer.echo(f"wrote {save_table}")
     if save_plot is not None:
-        from ..seeing.figures import save_signed_maps
+        from ..seeing.figures import save_head_maps
 
-        save_signed_maps(save_plot, {f"effect by {result.by}": result.matrix()})
+        save_head_maps(save_plot, {f"effect by {result.by}": result.matrix()}, signed=True)
         typer.echo(f"wrote {save_plot}")
 
 

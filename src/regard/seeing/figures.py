@@ -67,46 +67,38 @@ def save_curves(
     save_figure(figure, file)
 
 
-def save_head_maps(file: str | Path, maps: Mapping[str, Float[Tensor, "layers heads"]], vmax: float = 1.0) -> None:
-    """One small map of layers × heads per name, from 0 to `vmax`, with the largest value of each in its title."""
+def save_head_maps(
+    file: str | Path, maps: Mapping[str, Float[Tensor, "layers heads"]], *, signed: bool = False
+) -> None:
+    """One small map of layers × heads per name, with its largest value in the title: from 0 to 1.
+
+    `signed`: each on its own scale about 0, red above and blue below.
+    """
     from matplotlib.figure import Figure
 
     columns = min(4, len(maps))
     rows = -(-len(maps) // columns)
     layers, heads = next(iter(maps.values())).shape
-    size = 1.0 + 0.14 * heads, 0.9 + 0.14 * layers
-    figure = Figure(figsize=(columns * size[0] + 0.8, rows * size[1]), layout="constrained")
+    size = (1.5 if signed else 1.0) + 0.14 * heads, 1.0 + 0.14 * layers
+    figure = Figure(figsize=(columns * size[0] + 0.8 * (not signed), rows * size[1]), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
-    for axes, (name, scores) in zip(panels, maps.items(), strict=False):
-        axes.imshow(scores.float().cpu().numpy(), cmap="viridis", vmin=0, vmax=vmax, aspect="equal")
-        layer, head = divmod(int(scores.argmax()), heads)
-        axes.set_title(f"{escape_math(name)}\n{layer}.{head}: {float(scores.max()):.2f}", fontsize=8)
+    for axes, (name, values) in zip(panels, maps.items(), strict=False):
+        sizes = values.nan_to_num(0).abs()
+        low, high = (-float(sizes.max()) or -1.0, float(sizes.max()) or 1.0) if signed else (0.0, 1.0)
+        colours = "RdBu_r" if signed else "viridis"
+        image = axes.imshow(values.float().cpu().numpy(), cmap=colours, vmin=low, vmax=high, aspect="equal")
+        layer, head = divmod(int(sizes.argmax()), heads)
+        number = f"{float(values[layer, head]):{'+' if signed else ''}.2f}"
+        axes.set_title(f"{escape_math(name)}\n{layer}.{head}: {number}", fontsize=8)
         axes.tick_params(labelsize=6)
+        if signed:
+            figure.colorbar(image, ax=axes, shrink=0.6).ax.tick_params(labelsize=6)
     for axes in panels[len(maps) :]:
         axes.axis("off")
     figure.supxlabel("head", fontsize=8)
     figure.supylabel("layer", fontsize=8)
-    figure.colorbar(panels[0].images[0], ax=panels.tolist(), shrink=0.8)
-    save_figure(figure, file)
-
-
-def save_signed_maps(file: str | Path, maps: Mapping[str, Float[Tensor, "layers heads"]]) -> None:
-    """One map of layers × heads per name, each on its own scale about 0: red above, blue below."""
-    from matplotlib.figure import Figure
-
-    layers, heads = next(iter(maps.values())).shape
-    size = 1.5 + 0.14 * heads, 1.0 + 0.14 * layers
-    figure = Figure(figsize=(len(maps) * size[0], size[1]), layout="constrained")
-    panels = figure.subplots(1, len(maps), squeeze=False).flatten()
-    for axes, (name, values) in zip(panels, maps.items(), strict=True):
-        limit = float(values.nan_to_num(0).abs().max()) or 1.0
-        image = axes.imshow(values.float().cpu().numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="equal")
-        layer, head = divmod(int(values.nan_to_num(0).abs().argmax()), heads)
-        axes.set_title(f"{escape_math(name)}\n{layer}.{head}: {float(values[layer, head]):+.2f}", fontsize=8)
-        axes.tick_params(labelsize=6)
-        figure.colorbar(image, ax=axes, shrink=0.6).ax.tick_params(labelsize=6)
-    figure.supxlabel("head", fontsize=8)
-    figure.supylabel("layer", fontsize=8)
+    if not signed:
+        figure.colorbar(panels[0].images[0], ax=panels.tolist(), shrink=0.8)
     save_figure(figure, file)
 
 

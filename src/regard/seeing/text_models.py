@@ -1,4 +1,4 @@
-"""TokenizedText: the tokens a model reads, and which of them are special tokens, punctuation or parts of a word."""
+"""What models read: texts as tokens, language models with their tokenizers, and inputs and outputs in general."""
 
 from __future__ import annotations
 
