@@ -117,12 +117,6 @@ def test_what_cannot_be_captioned_is_refused(folder: Path, tmp_path: Path) -> No
         run("caption", "--model", folder / "soft", "scene:1")
 
 
-def test_help_shows_examples() -> None:
-    for command in ("caption", "data scenes"):
-        _, text, _ = run(*command.split(), "--help")
-        assert f"  regard {command} " in text
-
-
 @pytest.mark.skipif(CAPTIONER not in shipped(), reason=f"{CAPTIONER} does not ship yet")
 def test_the_captioner_that_ships_knows_scenes_it_never_saw() -> None:
     """On a fresh install: most captions right to the word."""

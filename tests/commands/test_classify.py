@@ -138,14 +138,6 @@ def test_a_file_with_nothing_in_it_is_reported(folder: Path, tmp_path: Path) -> 
         assert errors == f"regard: {name} is empty: there is nothing to classify\n"
 
 
-def test_a_closed_standard_input_is_an_empty_one(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.stdin", None)  # as Python leaves it after <&-
-    app(["classify", "--model", str(folder / "max")], standalone_mode=False)
-    assert capsys.readouterr() == ("", "regard: standard input is empty: there is nothing to classify\n")
-
-
 def test_of_several_each_is_named(folder: Path) -> None:
     tones = ["tone:rising:4", "tone:falling:2"]
     _, output, _ = run(*tones, "--model", folder / "sound")
@@ -295,12 +287,6 @@ def test_names_of_files_are_no_texts_and_texts_no_names(folder: Path, tmp_path: 
 def test_a_translator_is_no_classifier() -> None:
     with pytest.raises(ValueError, match="is a model for `regard translate`; give one that can classify or spell"):
         run("a text", "--model", "tatoeba-transformer-en-fr")
-
-
-def test_help_shows_an_example_of_each() -> None:
-    _, output, _ = run("--help")
-    for part in ('classify "The soup', "--compare", "seven.wav", "spell-digits", "--file"):
-        assert part in output
 
 
 @pytest.mark.skipif(TEXT_MODEL not in shipped(), reason=f"{TEXT_MODEL} does not ship yet")
