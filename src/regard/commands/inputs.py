@@ -89,6 +89,12 @@ def require_file(file: Path) -> Path:
     return file
 
 
+def require_there(file: Path | None) -> None:
+    """Refuse a file or folder of pairs that is missing."""
+    if file is not None and not file.exists():
+        raise ValueError(f"there is no file {file}")
+
+
 def standard_input() -> TextIO:
     """sys.stdin, or an empty file if it is closed (`<&-`)."""
     return TextIOWrapper(BytesIO()) if sys.stdin is None else sys.stdin

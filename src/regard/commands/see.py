@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ..decoding.answers import AnswerInputs
     from ..seeing.corpus import Sums
     from ..seeing.effects import Effects
-    from ..seeing.text_models import TextModel, TokenizedText
     from ..seeing.trace import Seen
     from ..viewer.library import Library, ModelEntry
     from ..viewer.traces import TraceView
@@ -277,9 +276,9 @@ def _language_model(name: str, device: str, trust_remote_code: bool) -> tuple[nn
 
     if load_model_and_tokenizers.is_own_model(name):
         own = load_model_and_tokenizers.load(name, device, wanted=("write",))
-        return own.model, lambda text: writer_answers(own, own.tokenizers.target.continued(_some_text(text)))
+        return own.model, lambda text: writer_answers(own, own.tokenizers.target.continued(text))
     text_model = load_text_model(name, device, with_head=True, trust_remote_code=trust_remote_code)
-    return text_model.model, lambda text: text_model_answers(text_model, _whole_text(text_model, text))
+    return text_model.model, lambda text: text_model_answers(text_model, text_model.encode(text, truncate=False))
 
 
 def _of_text(
@@ -352,23 +351,6 @@ def _over_file(
     settings = corpus_settings(f"effects of {of} by {by}", name, network, ["\t".join(row) for row in rows])
     sums = run_corpus(len(rows), add, state, settings)
     return None if sums is None else mean_effects(sums, by)
-
-
-def _some_text(text: str) -> str:
-    if not text.strip():
-        raise ValueError("there is no text to read: it is empty")
-    return text
-
-
-def _whole_text(text_model: TextModel, text: str) -> TokenizedText:
-    """The whole text: the logits after a truncated one are not those of its next word."""
-    from ..seeing.text_models import TokenizedText
-
-    limit = text_model.max_length
-    whole = TokenizedText.encode(text_model.tokenizer, _some_text(text), None, limit + 1)
-    if len(whole) > limit:
-        raise ValueError(f"the text has more than {limit} tokens, which is as many as {text_model.name} reads")
-    return whole
 
 
 EXAMPLES = {"translate": ("My sister has a small black dog.", 0), "generate": ("My lord, the night is", 48)}

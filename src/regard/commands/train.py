@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from . import options  # noqa: TC001  typer reads the annotations when it runs
+from . import inputs, options
 from .app import app, check_outputs, find_device, output_console, remark, search_settings
 
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ def evaluate(
         raise ValueError("--columns and --tokenised describe a FILE, and none is given")
     if file is not None and split is not None:
         raise ValueError("--split chooses among the run's own data; leave it out, or the FILE")
+    inputs.require_there(file)
     from ..decoding import load_model_and_tokenizers
     from ..files import write_text
     from ..training import results

@@ -334,6 +334,7 @@ def _pairs(
             f"regard {command} takes a SOURCE and its TARGET, each in quotes, or pairs with --file; "
             f"{count_of(len(texts), 'text')} {'is' if len(texts) == 1 else 'are'} given"
         )
+    inputs.require_there(file)
     from ..data.rows import Pair, header_remark
 
     if file is None:

@@ -114,11 +114,13 @@ class TextModel:
     tokenizer: Any
     max_length: int
 
-    def encode(self, first: str, second: str | None = None) -> TokenizedText:
-        """Encode a text or a pair of sentences, truncated to `max_length` tokens."""
+    def encode(self, first: str, second: str | None = None, *, truncate: bool = True) -> TokenizedText:
+        """Encode a text or a pair of sentences, truncated to `max_length` tokens; or a longer one is an error."""
         if not first.strip():
             raise ValueError("there is no text to read: it is empty")
-        text = TokenizedText.encode(self.tokenizer, first, second, self.max_length)
+        text = TokenizedText.encode(self.tokenizer, first, second, self.max_length + (not truncate))
+        if len(text) > self.max_length:  # the logits after a truncated text are not those of its next word
+            raise ValueError(f"the text has more than {self.max_length} tokens, which is as many as {self.name} reads")
         if second is not None:
             table = self.model.get_input_embeddings()  # type: ignore[operator]
             text = replace(text, vectors=table.weight.detach()[text.ids.to(table.weight.device)].cpu())
