@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from .attention import attend
-from .attention.attend import explain, lookup
-from .attention.energies import Additive, Dot, InverseDistance
+from .attention.attend import lookup
+from .attention.energies import Dot, InverseDistance
 from .attention.masks import causal
 from .attention.normalizers import Proportional
 from .decoding import load_model_and_tokenizers
@@ -97,7 +97,6 @@ def example_sections() -> Iterator[RenderableType]:
     yield masked()
     yield heads()
     yield against_feed_forward()
-    yield plans()
     yield long_context()
 
 
@@ -185,21 +184,6 @@ def against_feed_forward() -> RenderableType:
         'How far each output moves when "early" becomes "late". Attention computes its '
         "weights from the input, so all move; fixed weights move that one alone.",
     )
-
-
-def plans() -> RenderableType:
-    q, k, v = _random(3, 8, 512, 64)
-    shown: list[RenderableType] = []
-    for request, plan in (
-        ("mask=causal()", explain(q, k, v, mask=causal())),
-        ("energy=Additive(64, 64, 32)", explain(q, k, v, energy=Additive(64, 64, 32))),
-    ):
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_row("→", answer(plan.backend), plan.why)
-        for backend, why in plan.others.items():
-            grid.add_row("", backend, why)
-        shown += [*([""] if shown else []), Text(request, style="bold"), grid]
-    return section("The fastest exact kernel", "explain(q, k, v, …)", Group(*shown))
 
 
 def long_context() -> RenderableType:
