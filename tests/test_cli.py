@@ -51,6 +51,7 @@ def test_help_names_the_commands_and_imports_nothing_heavy() -> None:
     [
         ("translate --file absent.txt", "there is no file absent.txt"),
         ("classify absent.wav", "there is no file absent.wav"),
+        ("classify --file absent.txt", "there is no file absent.txt"),
         ("score --file absent.tsv", "there is no file absent.tsv"),
         ("evaluate runs/mine absent.tsv", "there is no file absent.tsv"),
         ("patterns smollm2 absent.txt", "there is no file absent.txt"),

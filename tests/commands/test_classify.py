@@ -249,7 +249,7 @@ def test_options_that_mean_nothing_are_refused_and_not_dropped(folder: Path, tmp
         run("tone:rising:4", "--model", folder / "spell-blind", "--save-plot", tmp_path / "a.png")
     with pytest.raises(ValueError, match="gives moments no weights, so there is nothing to draw"):
         run("tone:rising:4", "--model", folder / "sound-last", "--save-plot", tmp_path / "a.png")
-    with pytest.raises(ValueError, match="name the sound files to spell as arguments"):
+    with pytest.raises(ValueError, match="give arguments or a --file, not both"):
         run("tone:rising:4", "--model", folder / "spell", "--file", tmp_path / "in.txt")
     assert not list(tmp_path.iterdir())
 

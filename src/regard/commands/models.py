@@ -133,6 +133,7 @@ def classify(
     if compare and not interactive:
         raise ValueError("--compare shows the words of texts that are arguments; of lines there are labels only")
     model = model or (SOUND_MODEL if inputs.are_sounds(sources) else TEXT_MODEL)
+    batches = inputs.read_texts(sources, file, column)
     from ..decoding import load_model_and_tokenizers
 
     loaded = load_model_and_tokenizers.load(model, find_device(device), wanted=("classify", "spell"))
@@ -143,13 +144,13 @@ def classify(
     else:
         inputs.require_sounds(sources, model)
     if loaded.model.task == "spell":
-        if not sources or file is not None:
+        if not sources:
             raise ValueError("name the sound files to spell as arguments")
         _spell(loaded, sources, save_plot)
         return
     noun = "text" if sources else "line" if column is None else "row"
     count = failures = unknown = 0
-    for batch in inputs.read_texts(sources, file, column):
+    for batch in batches:
         results = _classified(loaded, batch, interactive, None if len(sources) == 1 else noun, count)
         for result in results:
             if interactive and result.label:
