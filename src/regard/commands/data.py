@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from .app import Sorted, app
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..data.rows import Pair
 
 MOVED = ("cache", "idf", "phrasebook", "samples", "scenes")
 """Commands that were `regard NAME` and are `regard data NAME`."""
@@ -206,6 +211,7 @@ def phrasebook(
     """
     from ..data.corpora import phrasebook as corpus
 
+    pairs: Iterable[Pair]
     if not examples:
         split: Literal["train", "test"] = "test" if test else "train"
         pairs = corpus.pairs(count, seed=seed, split=split, language=language, lectures=lectures, invented=invented)

@@ -338,7 +338,7 @@ def _pairs(
     from ..data.rows import Pair, header_remark
 
     if file is None:
-        return [Pair(*texts, 0, "the pair", links, possible)]
+        return [Pair(texts[0], texts[1], 0, "the pair", links, possible)]
     from ..training.evaluation import pairs_of_file, parse_columns
 
     chosen = parse_columns(columns)

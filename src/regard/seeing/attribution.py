@@ -36,7 +36,7 @@ from .text_models import first_tensor, run_model
 from .watch import watch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from jaxtyping import Float, Int
@@ -122,7 +122,7 @@ class _Recorder:
         with ExitStack() as hooks:
             for name, part in named_parts(self.model):
                 parent, _, last = name.rpartition(".")
-                after = []
+                after: list[Callable[..., None]] = []
                 if last.isdecimal():
                     hooks.enter_context(
                         part.register_forward_pre_hook(partial(self._before_layer, name), with_kwargs=True)
@@ -169,7 +169,7 @@ class _Recorder:
             return
         if len(calls) > 1:
             raise ValueError(f"{name} has {len(calls)} attentions; a layer with one is expected")
-        call, _, projection, heads, attention = calls[0]
+        call, _name, projection, heads, attention = calls[0]
         layer = StreamLayer(name, call, projection, heads, before, attention, after, "")
         layer.mlp = self._find_rest(layer)
         self.layers.append(layer)

@@ -183,9 +183,9 @@ def effects(
     need_weights=False), flex_attention, regard.attend, and attention that a module writes out. Tokens are masked in the
     first three and refused in the others, and their embeddings are replaced in models with `get_input_embeddings()`.
     """
-    for name, value, known in (("of", of, get_args(Of)), ("by", by, get_args(By))):
-        if value not in known:
-            raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(repr, known))}")
+    for name, given, known in (("of", of, get_args(Of)), ("by", by, get_args(By))):
+        if given not in known:
+            raise ValueError(f"{name} is {given!r}; expected one of {', '.join(map(repr, known))}")
     if by == "patch" and corrupted is None:
         raise ValueError('by="patch" needs corrupted=…, other inputs of the same shape, into which parts are patched')
     if exact is not None and of == "tokens" and by == "zero":
@@ -206,9 +206,9 @@ def effects(
     second = None if by == "zero" or other is None else _record(model, other, embedding)
     if second is not None and _shapes(second) != _shapes(run):
         raise ValueError("inputs and corrupted must have one shape, so that each output has its counterpart")
-    if by == "zero":
-        outputs, embeddings = [None] * len(modules), None
-    else:
+    outputs: list[Tensor | None] = [None] * len(modules)
+    embeddings = None
+    if by != "zero":
         outputs, embeddings = _replacements(by, second or run, base if second is None else other, second is None, seed)
     sites = _sites(of, run.calls)
     result = Effects(

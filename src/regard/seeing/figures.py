@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..files import check_figure_path, replacing_file
+from ..files import check_figure_path as check_figure_path
+from ..files import replacing_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

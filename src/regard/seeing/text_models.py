@@ -318,7 +318,7 @@ def _mapped(x: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(x, Tensor):
         return function(x)
     if isinstance(x, Mapping):
-        return type(x)(**{key: _mapped(part, function) for key, part in x.items()})  # type: ignore[call-arg]
+        return type(x)(**{key: _mapped(part, function) for key, part in x.items()})
     if is_dataclass(x) and not isinstance(x, type):
         return replace(x, **{each.name: _mapped(getattr(x, each.name), function) for each in fields(x) if each.init})
     if isinstance(x, tuple) and hasattr(x, "_fields"):
