@@ -342,7 +342,7 @@ def test_runs_of_several_tasks_are_all_compared(run: Path, captioner: Path, tmp_
     ("arguments", "message"),
     [
         (["--save-plot", "p.png"], "--save-plot is for models that translate; .* is one for `regard caption`"),
-        (["pairs.tsv", "--tokenised"], "--tokenised is for models that translate"),
+        ([__file__, "--tokenised"], "--tokenised is for models that translate"),
         (["pairs.tsv", "--split", "valid"], "--split chooses among the run's own data"),
         (["--columns", "1,0"], "describe a FILE, and none is given"),
         (["--engine", "ctranslate2"], "ctranslate2 runs Transformers that translate; .* is none: use torch"),
