@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,13 +114,14 @@ def check_outputs(plot: Path | None, table: Path | None = None) -> None:
 
 def check_port(host: str, port: int) -> None:
     """Refuse a port that is taken, before anything is loaded."""
+    import errno
     import socket
 
-    with contextlib.suppress(socket.gaierror), socket.socket() as probe:  # who listens says what no address is
+    with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except OSError as error:
+        except OSError as error:  # any other is said by the server
             if error.errno == errno.EADDRINUSE:
                 raise ValueError(
                     f"cannot listen at {host}, port {port}: {error.strerror}; choose another --port"
