@@ -13,7 +13,7 @@ import torch
 
 import regard
 from regard.seeing.analysis import effects, logit_attribution
-from regard.seeing.figures import save_signed_maps
+from regard.seeing.figures import save_head_maps
 from regard.seeing.text_models import load_text_model
 
 from .indirect_object_prompts import indirect_objects
@@ -44,7 +44,7 @@ def main() -> None:
         "estimate of silencing": estimated.matrix(),
         "silencing": swept.matrix(),
     }
-    save_signed_maps(PAGE.with_suffix(".svg"), maps)
+    save_head_maps(PAGE.with_suffix(".svg"), maps, signed=True)
     rows = [f"| {title} | {_strongest(values)} |" for title, values in maps.items()]
     table = "\n".join(["| | heads of largest size (layer.head value) |", "|---|---|", *rows])
     error = float((parts.total - parts.logit).abs().max())

@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from .attention import attend
-from .attention.attend import Plan, explain, lookup
-from .attention.energies import Additive, Dot, InverseDistance, ScaledDot
+from .attention.attend import lookup
+from .attention.energies import Dot, InverseDistance
 from .attention.masks import causal
 from .attention.normalizers import Proportional
 from .decoding import load_model_and_tokenizers
@@ -38,13 +38,6 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 ACCENT = "bold #159a8c"  # readable on dark and light terminals
-
-
-def demo_console() -> Console:
-    console = Console(markup=False, highlight=False)
-    # A narrower terminal wraps the lines, which is better than tables squeezed to nothing.
-    console.width = max(WIDTH, min(console.width, 100))
-    return console
 
 
 def section(name: str, formula: str, body: RenderableType, caption: str = "") -> RenderableType:
@@ -93,13 +86,6 @@ EMBEDDINGS = [
 EARLY, BIRD = WORDS.index("early"), WORDS.index("bird")
 
 
-def save_examples(path: Path) -> None:
-    """Write the sections on boxes and self-attention as SVG."""
-    if path.suffix != ".svg":
-        raise ValueError(f"the picture is an SVG: give {path} a name that ends in .svg")
-    write_text(path, to_svg(Group(boxes(), self_attention()), WIDTH))
-
-
 def example_sections() -> Iterator[RenderableType]:
     """All sections in order, each computed when it is reached."""
     yield Text.assemble(
@@ -108,11 +94,9 @@ def example_sections() -> Iterator[RenderableType]:
     yield dictionary()
     yield boxes()
     yield self_attention()
-    yield scaled()
     yield masked()
     yield heads()
     yield against_feed_forward()
-    yield plans()
     yield long_context()
 
 
@@ -166,26 +150,10 @@ def masked() -> RenderableType:
     )
 
 
-def scaled() -> RenderableType:
-    rows = table("d_k", "largest weight of q·k", "of q·k/√d_k")
-    for width in (4, 64, 1024):
-        q, k, v = _random(3, 64, width)
-        energies = (Dot(), ScaledDot())
-        largest = [attend(q, k, v, energy=e, weights=True)[1].top(1).values.mean().item() for e in energies]
-        rows.add_row(f"{width}", *(f"{value:.2f}" for value in largest))
-    return section(
-        "Scaled dot product",
-        "softmax(QKᵀ/√d_k)V",
-        rows,
-        "Means over 64 random queries and keys. Unscaled, wide vectors see one key.",
-    )
-
-
 def heads() -> RenderableType:
     x, (to_q, to_k, to_v) = _random(len(WORDS), 512), _random(3, 512, 512) / 512**0.5
-    q, k, v = (_split(x @ to, 8) for to in (to_q, to_k, to_v))
+    q, k, v = ((x @ to).reshape(len(x), 8, -1).transpose(0, 1) for to in (to_q, to_k, to_v))  # [heads, words, 64]
     z, weights = attend(q, k, v, weights=True)
-    side_by_side = z.transpose(0, 1).flatten(1)
     best = weights.rows(BIRD).top(1)
     rows = table("head", *map(str, range(1, 9)))
     rows.add_row('"bird" sees', *(WORDS[index] for index in best.indices.flatten()))
@@ -194,7 +162,7 @@ def heads() -> RenderableType:
         "Eight heads",
         "head_h = attend(x Q_h, x K_h, x V_h)",
         rows,
-        f"Random projections. The outputs are {_shape(z)}; side by side, {_shape(side_by_side)}.",
+        f"Random projections. The outputs are {' × '.join(map(str, z.shape))}; side by side, 6 × 512.",
     )
 
 
@@ -218,19 +186,6 @@ def against_feed_forward() -> RenderableType:
     )
 
 
-def plans() -> RenderableType:
-    q, k, v = _random(3, 8, 512, 64)
-    return section(
-        "The fastest exact kernel",
-        "explain(q, k, v, …)",
-        Group(
-            _plan("mask=causal()", explain(q, k, v, mask=causal())),
-            "",
-            _plan("energy=Additive(64, 64, 32)", explain(q, k, v, energy=Additive(64, 64, 32))),
-        ),
-    )
-
-
 def long_context() -> RenderableType:
     length, cells, query, needle = 8192, 16, 7700, 1234
     # Sinusoids of 32 frequencies encode positions, so that each token attends to itself and its neighbours; one query
@@ -247,8 +202,8 @@ def long_context() -> RenderableType:
     facts.add_row(f"rows({query}).top(3)", answer("\n".join(best)))
     facts.add_row("entropy().mean()", answer(f"{weights.entropy().mean():.2f} nats"))
     facts.add_row("fidelity(v, z)", answer(f"{weights.fidelity(k, z):.0e}"))
-    facts.add_row("memory it keeps", answer(_megabytes(memory)))
-    facts.add_row("the matrix takes", answer(_megabytes(4 * length**2)))
+    facts.add_row("memory it keeps", answer(f"{memory / 1e6:.0f} MB"))
+    facts.add_row("the matrix takes", answer(f"{4 * length**2 / 1e6:.0f} MB"))
     ticks = [f"{at * length // cells}" for at in range(cells)]
     return section(
         f"{length} tokens",
@@ -259,29 +214,9 @@ def long_context() -> RenderableType:
     )
 
 
-def _plan(request: str, plan: Plan) -> RenderableType:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_row("→", answer(plan.backend), plan.why)
-    for backend, why in plan.others.items():
-        grid.add_row("", backend, why)
-    return Group(Text(request, style="bold"), grid)
-
-
 def _random(*shape: int) -> Float[Tensor, "..."]:
     # A generator of its own: every section shows the same numbers whatever ran before it.
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
-
-
-def _split(x: Float[Tensor, "t d"], heads: int) -> Float[Tensor, "heads t d_head"]:
-    return x.reshape(len(x), heads, -1).transpose(0, 1)
-
-
-def _shape(x: Tensor) -> str:
-    return " × ".join(map(str, x.shape))
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:.0f} MB"
 
 
 MODELS = {"Bahdanau 2014": "tatoeba-bahdanau-en-fr", "Transformer 2017": "tatoeba-transformer-en-fr"}
@@ -328,7 +263,6 @@ def training_sections() -> Iterator[RenderableType]:
     except ModuleNotFoundError:
         yield Text("Next, a translator would be trained: pip install 'regard[train]'", style="bold")
         return
-    from .decoding import load_model_and_tokenizers
     from .training import recipe_files
     from .training.corpora import read
     from .training.evaluation import evaluate_translation
@@ -369,7 +303,9 @@ def training_sections() -> Iterator[RenderableType]:
 
 def show(*, quick: bool = False) -> None:
     """Print the demo, each section as soon as it is computed; `quick` leaves out the training."""
-    console = demo_console()
+    console = Console(markup=False, highlight=False)
+    # A narrower terminal wraps the lines, which is better than tables squeezed to nothing.
+    console.width = max(WIDTH, min(console.width, 100))
     for sections in (example_sections, translation_sections, *(() if quick else (training_sections,))):
         for section in sections():
             console.print(section)
@@ -377,4 +313,6 @@ def show(*, quick: bool = False) -> None:
 
 def save(path: Path) -> None:
     """Write the sections on boxes and self-attention as SVG."""
-    save_examples(path)
+    if path.suffix != ".svg":
+        raise ValueError(f"the picture is an SVG: give {path} a name that ends in .svg")
+    write_text(path, to_svg(Group(boxes(), self_attention()), WIDTH))

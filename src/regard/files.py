@@ -1,17 +1,13 @@
 """Files: written whole or not at all, read as JSON, verified by checksums.
 
-Writing files and folders whole or not at all, so that a kill or a power cut loses nothing that was finished.
-
 Content goes to a temporary name beside its place and is flushed to the disk (fsync). Then it is renamed, and the folder
 is flushed. A reader sees the old content or the new one, never a part; so does a reader after a power cut, who sees the
 new one if the call had returned. An error leaves the old content and no temporary file; only a killed process leaves
 one behind, named `.NAME-0123abcd.unfinished`. tests/training/test_power_cut.py replays a run with everything
 lost that was not flushed.
 
-Checksums: `checksums.json` in a folder has the SHA-256 of files beside it, and a damaged file is refused by name.
-
-`checksums.json` has a SHA-256 of its own content too. Without it, a flipped bit in a checksum would look like damage of
-the file that it belongs to.
+`checksums.json` in a folder has the SHA-256 of files beside it, and a damaged file is refused by name. It has a SHA-256
+of its own content too. Without it, a flipped bit in a checksum would look like damage of the file that it belongs to.
 """
 
 from __future__ import annotations
@@ -23,16 +19,14 @@ import os
 import re
 import shutil
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_hex
 from stat import S_IMODE
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     AnyPath = str | os.PathLike[str]
 
@@ -45,6 +39,28 @@ LEFTOVER = re.compile(r"(?:\.(?P<name>.{1,40})|cache)-[a-z0-9_]{8}(?P<suffix>\.u
 """Names that `_beside` gives, and those of temporary folders of a run. Nothing of another name is ever removed."""
 NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES}
 """Errors of file systems that flush no folder. Any other, such as EIO, means that data may be lost, and is raised."""
+
+
+def check_figure_path(path: AnyPath) -> Path:
+    """The path, if a figure can be written there. Call it before a long computation."""
+    path = _check_output(Path(path), "figure", (".png", ".svg", ".pdf"))
+    if find_spec("matplotlib") is None:
+        raise ValueError("figures need matplotlib; install it with: pip install 'regard[train]'")
+    return path
+
+
+def check_table_path(path: AnyPath) -> Path:
+    """The path, if a table can be written there. Call it before a long computation."""
+    return _check_output(Path(path), "table", (".csv", ".parquet"))
+
+
+def _check_output(path: Path, what: str, suffixes: tuple[str, ...]) -> Path:
+    if path.suffix not in suffixes:
+        known = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
+        raise ValueError(f"{path}: a {what} is written as {known}; end the name in one of them")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: there is no folder {path.parent}")
+    return path
 
 
 def write_text(path: AnyPath, text: str) -> None:

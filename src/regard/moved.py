@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING
 
@@ -25,12 +24,15 @@ MOVED = {
 }
 
 
-class MovedModules(MetaPathFinder, Loader):
-    """Asked last, where no file has the name of a module."""
+class MovedModules:
+    """A finder and loader that is asked last, where no file has the name of a module.
+
+    It has no base class: importlib.abc takes longer to import than the command line.
+    """
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         is_folder = any(old.startswith(f"{name}.") for old in MOVED)
-        return ModuleSpec(name, self, is_package=is_folder) if name in MOVED or is_folder else None
+        return ModuleSpec(name, self, is_package=is_folder) if name in MOVED or is_folder else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> None:
         """None: an ordinary module."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("typer")
 pytest.importorskip("pydantic")
 
-from regard import cli
+from tests.support.command_line import command_output
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,23 +18,10 @@ if TYPE_CHECKING:
 SOURCE, TARGET = "Where is the library?", "Où est la bibliothèque ?"
 
 
-def run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
-) -> tuple[str | int | None, str]:
-    """The exit code or error message, and what was printed."""
-    monkeypatch.setattr(sys, "argv", ["regard", "align", *words])
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    return left.value.code, capsys.readouterr().out
-
-
-def test_a_pair_with_gold_links_and_a_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pair_with_gold_links_and_a_picture(tmp_path: Path) -> None:
     plot = tmp_path / "alignment.png"
     links = ["--links", "0-0 1-1 2-2 3-3", "--possible", "3-4"]
-    code, out = run(monkeypatch, capsys, SOURCE, TARGET, *links, "--save-plot", str(plot))
-    assert code in (0, None), code
+    out = command_output("align", SOURCE, TARGET, *links, "--save-plot", str(plot))
     rows = [line.split() for line in out.splitlines()]
     assert ["est", "is"] in [row[:2] for row in rows]
     assert ["bibliothèque", "library?"] in [row[:2] for row in rows]
@@ -44,26 +31,25 @@ def test_a_pair_with_gold_links_and_a_picture(
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_figure_of_the_lectures(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_figure_of_the_lectures() -> None:
     """The reversed names, and the French verb that holds a whole English phrase."""
     model = ["--model", "phrasebook-bahdanau-en-fr"]
     source = "The agreement on the European Economic Area was signed in August 1992."
     target = "L'accord sur la zone économique européenne a été signé en août 1992."
-    _, out = run(monkeypatch, capsys, source, target, *model)
+    out = command_output("align", source, target, *model)
     linked = [line.split()[:2] for line in out.splitlines()]
     for pair in ("zone area", "économique economic", "européenne european", "signé signed", "août august", "1992 1992"):
         assert pair.split() in linked
-    _, out = run(monkeypatch, capsys, "he hit me with a pie", "il m' a entarté", *model)
+    out = command_output("align", "he hit me with a pie", "il m' a entarté", *model)
     linked = [line.split()[:2] for line in out.splitlines()]
     for pair in ("il he", "m' me", "a hit", "entarté pie"):
         assert pair.split() in linked
 
 
-def test_pairs_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pairs_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "pairs.tsv"
     file.write_text(f"{SOURCE}\t{TARGET}\t0-0 1-1\nI sleep.\tJe dors.\t0-0 1-1\n", encoding="utf-8")
-    code, out = run(monkeypatch, capsys, "--file", str(file), "--columns", "0,1,2")
-    assert code in (0, None), code
+    out = command_output("align", "--file", str(file), "--columns", "0,1,2")
     assert "of 2 pairs" in out
     assert ["Je", "I"] in [line.split()[:2] for line in out.splitlines()]
 
@@ -81,9 +67,6 @@ def test_pairs_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         ((SOURCE, TARGET, "--model", "phrasebook-seq2seq-en-fr"), "this model has no attention, so it aligns nothing"),
     ],
 )
-def test_refusals(
-    words: tuple[str, ...], expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _ = run(monkeypatch, capsys, *words)
-    assert isinstance(code, str)
-    assert expected in code
+def test_refusals(words: tuple[str, ...], expected: str) -> None:
+    with pytest.raises(SystemExit, match=re.escape(expected)):
+        command_output("align", *words)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
-from regard import cli
 from regard.seeing.analysis import ablate
 from regard.seeing.text_models import load_text_model
+from tests.support.command_line import command_output
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,21 +34,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(place)
 
 
-def _run(monkeypatch: pytest.MonkeyPatch, *words: str) -> object:
-    monkeypatch.setattr(sys, "argv", ["regard", "effects", *words, "--device", "cpu"])
+def _run(*words: str) -> str:
+    return command_output("effects", *words, "--device", "cpu")
+
+
+def _refused(*words: str) -> str:
     with pytest.raises(SystemExit) as left:
-        cli.main()
-    return left.value.code
+        _run(*words)
+    return str(left.value.code)
 
 
-def test_effects_of_heads_are_printed_written_and_drawn(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_effects_of_heads_are_printed_written_and_drawn(folder: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib")
     table, picture = tmp_path / "heads.csv", tmp_path / "heads.svg"
     words = folder, "the cat sat on", "--answer", "mat", "--instead", "dog"
-    assert _run(monkeypatch, *words, "--save-table", str(table), "--save-plot", str(picture)) in (0, None)
-    out = capsys.readouterr().out
+    out = _run(*words, "--save-table", str(table), "--save-plot", str(picture))
     assert "logit of 'mat' less that of 'dog'" in out
     header, *rows = table.read_text().splitlines()
     assert header == "layer,head,module,metric,difference"
@@ -71,55 +70,46 @@ def test_effects_of_heads_are_printed_written_and_drawn(
     assert picture.read_text().startswith("<?xml")
 
 
-def test_tokens_and_the_likeliest_word(
-    folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert _run(monkeypatch, folder, "the cat sat on", "--of", "tokens") in (0, None)
-    out = capsys.readouterr().out
+def test_tokens_and_the_likeliest_word(folder: str) -> None:
+    out = _run(folder, "the cat sat on", "--of", "tokens")
     assert "Effects of 6 tokens by zero" in out
     assert "'cat'" in out
 
 
-def test_what_cannot_be_is_refused(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "needs corrupted" in str(_run(monkeypatch, folder, "the cat", "--by", "patch"))
-    assert "layers × heads" in str(_run(monkeypatch, folder, "the cat", "--of", "layers", "--save-plot", "x.png"))
-    assert ".csv or .parquet" in str(_run(monkeypatch, folder, "the cat", "--save-table", "x.txt"))
+def test_what_cannot_be_is_refused(folder: str) -> None:
+    assert "needs corrupted" in _refused(folder, "the cat", "--by", "patch")
+    assert "layers × heads" in _refused(folder, "the cat", "--of", "layers", "--save-plot", "x.png")
+    assert ".csv or .parquet" in _refused(folder, "the cat", "--save-table", "x.txt")
 
 
-def test_mean_effects_over_a_file_and_a_run_that_goes_on(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mean_effects_over_a_file_and_a_run_that_goes_on(folder: str, tmp_path: Path) -> None:
     rows = [("the cat sat on", "mat", "dog"), ("the dog sat on", "mat", "cat")]
     (tmp_path / "prompts.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
     table, state = tmp_path / "mean.csv", str(tmp_path / "sums")
     words = folder, "--file", str(tmp_path / "prompts.tsv"), "--save-table", str(table)
-    assert _run(monkeypatch, *words, "--state", state) in (0, None)
+    _run(*words, "--state", state)
     first = table.read_text()
-    assert _run(monkeypatch, *words, "--state", state) in (0, None)  # all texts are in the folder
+    _run(*words, "--state", state)  # all texts are in the folder
     assert table.read_text() == first
     differences = []
     for text, answer, instead in rows:
         one = tmp_path / "one.csv"
-        assert _run(monkeypatch, folder, text, "--answer", answer, "--instead", instead, "--save-table", str(one)) in (
-            0,
-            None,
-        )
+        _run(folder, text, "--answer", answer, "--instead", instead, "--save-table", str(one))
         differences.append([float(line.split(",")[-1]) for line in one.read_text().splitlines()[1:]])
     mean = [float(line.split(",")[-1]) for line in first.splitlines()[1:]]
     assert mean == pytest.approx([sum(pair) / 2 for pair in zip(*differences, strict=True)], abs=1e-12)
     (tmp_path / "prompts.tsv").write_text("the cat sat on\n")
-    assert "text 1: expected a text, an answer" in str(_run(monkeypatch, *words))
+    assert "text 1: expected a text, an answer" in _refused(*words)
     (tmp_path / "prompts.tsv").write_text("the cat sat on\tmat\nthe dog\t \n")
-    assert "text 2: ' ' is no word" in str(_run(monkeypatch, *words))
+    assert "text 2: ' ' is no word" in _refused(*words)
     (tmp_path / "prompts.tsv").write_text("the cat sat on\tmat\n" + "the cat " * 20 + "\tmat\n")
-    assert "text 2: the text has more than 32 tokens" in str(_run(monkeypatch, *words))
-    assert "more than 32 tokens" in str(_run(monkeypatch, folder, "the cat " * 20, "--answer", "mat"))
-    assert "for the texts of a --file" in str(_run(monkeypatch, folder, "the cat", "--state", state))
+    assert "text 2: the text has more than 32 tokens" in _refused(*words)
+    assert "more than 32 tokens" in _refused(folder, "the cat " * 20, "--answer", "mat")
+    assert "for the texts of a --file" in _refused(folder, "the cat", "--state", state)
 
 
-def test_a_language_model_of_regard(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run(monkeypatch, "shakespeare-transformer", "The king is", "--exact", "3") in (0, None)
-    out = capsys.readouterr().out
+def test_a_language_model_of_regard() -> None:
+    out = _run("shakespeare-transformer", "The king is", "--exact", "3")
     assert "Effects of" in out
     assert "heads by zero" in out
-    assert "regard classify" in str(_run(monkeypatch, "opinions-lstm", "The king is"))
+    assert "regard classify" in _refused("opinions-lstm", "The king is")

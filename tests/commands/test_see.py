@@ -13,9 +13,10 @@ import torch
 from rich.console import Console
 
 import regard
-from regard import cli, watch
+from regard import watch
 from regard.seeing.call import Call, MeasuredFidelity
 from regard.seeing.text_models import load_text_model
+from tests.support.command_line import command_output
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,30 +43,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(place)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    monkeypatch.setattr(sys, "argv", ["regard", *words])
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    assert left.value.code in (0, None), left.value.code
-    return capsys.readouterr().out
 
 
-def refused(monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
-    monkeypatch.setattr(sys, "argv", ["regard", *words])
+def refused(*words: str) -> str:
     with pytest.raises(SystemExit) as left:
-        cli.main()
+        command_output(*words)
     assert isinstance(left.value.code, str)
     assert "\n" not in left.value.code
     return left.value.code
 
 
-def test_see_shows_layers_patterns_and_links_and_keeps_a_trace(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_see_shows_layers_patterns_and_links_and_keeps_a_trace(folder: str, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
-    out = run(
-        monkeypatch, capsys, "see", folder, "the cats sat", "--with", "the cat is tired .", "--save", str(trace),
+    out = command_output("see", folder, "the cats sat", "--with", "the cat is tired .", "--save", str(trace),
         "--layer", "1", "--device", "cpu",
     )  # fmt: skip
     assert "encoder.layer.1.attention.self" in out
@@ -75,7 +68,7 @@ def test_see_shows_layers_patterns_and_links_and_keeps_a_trace(
     assert back.tokens is not None
     assert back.tokens[0][:4] == ["[CLS]", "the", "cat", "##s"]
     assert back.faithful
-    assert "exists" in refused(monkeypatch, "see", folder, "the cat", "--save", str(trace))
+    assert "exists" in refused("see", folder, "the cat", "--save", str(trace))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no umask")
@@ -93,10 +86,10 @@ def test_what_cannot_be_drawn_is_reported_before_anything_is_shown(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     common = ("see", folder, "the cat sat", "--device", "cpu", "--save", str(tmp_path / "trace"), "--layer")
-    assert "2 layers of 2 heads; there is no 7.0" in refused(monkeypatch, *common, "7")
-    assert "2 layers of 2 heads; there is no 1.2" in refused(monkeypatch, *common, "1", "--head", "2")
+    assert "2 layers of 2 heads; there is no 7.0" in refused(*common, "7")
+    assert "2 layers of 2 heads; there is no 1.2" in refused(*common, "1", "--head", "2")
     monkeypatch.setattr("regard.seeing.head_report.MAX_TOKENS", 3)
-    assert "up to 3 tokens, there are 5; leave --layer out" in refused(monkeypatch, *common, "1")
+    assert "up to 3 tokens, there are 5; leave --layer out" in refused(*common, "1")
     assert capsys.readouterr().out == ""
     assert not any(tmp_path.iterdir())
 
@@ -156,71 +149,59 @@ def test_masks_with_bounds_are_kept_as_bounds(tmp_path: Path) -> None:
         assert back.faithful
 
 
-def test_patterns_over_a_file_with_a_picture(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_patterns_over_a_file_with_a_picture(folder: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib")
     file, picture = tmp_path / "texts.txt", tmp_path / "heads.svg"
     file.write_text("the cat sat on the mat .\n\nthe mat is tired .\n")
     table = tmp_path / "heads.csv"
     save = "--save-plot", str(picture), "--save-table", str(table)
-    out = run(monkeypatch, capsys, "patterns", folder, str(file), *save, "--device", "cpu")
+    out = command_output("patterns", folder, str(file), *save, "--device", "cpu")
     header, *rows = table.read_text().splitlines()
     assert header.startswith("layer,head,module,next,previous,self")
     assert len(rows) == 4
     assert rows[1].startswith("0,1,encoder.layer.0.attention.self,")
     assert "heads that score highest" in out
     assert "2 texts" in out
-    assert "1 text;" in run(monkeypatch, capsys, "patterns", folder, "the cat/mat sat", "--device", "cpu")
-    assert "1 text;" in run(monkeypatch, capsys, "patterns", folder, "cat/mat.", "--device", "cpu")
+    assert "1 text;" in command_output("patterns", folder, "the cat/mat sat", "--device", "cpu")
     assert picture.read_text().startswith("<?xml")
 
 
-def test_lines_that_are_no_text_are_reported(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_that_are_no_text_are_reported(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, common = tmp_path / "texts.txt", ("patterns", folder, str(tmp_path / "texts.txt"), "--device", "cpu")
-    for bad, said in ((b"\xff\n", "it is left out"), (b"\xff\n\xfe\n", "2 such lines are left out")):
-        file.write_bytes(b"the cat sat .\n" + bad + b"the mat is tired .\n")
-        monkeypatch.setattr(sys, "argv", ["regard", *common])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        printed = capsys.readouterr()
-        assert left.value.code in (0, None)
-        assert "2 texts" in printed.out
-        assert f"regard: {file}:2 is no text: byte 1 of the line, 0xff, is not UTF-8; {said}\n" in printed.err
+    file.write_bytes(b"the cat sat .\n\xff\nthe mat is tired .\n")
+    assert "2 texts" in command_output(*common)
+    said = f"regard: {file}:2 is no text: byte 1 of the line, 0xff, is not UTF-8; it is left out\n"
+    assert said in capsys.readouterr().err
     file.write_bytes(b"\xff\n")
-    assert "no line with words in it" in refused(monkeypatch, *common)
+    assert "no line with words in it" in refused(*common)
     assert f"{file}:1 is no text" in capsys.readouterr().err
 
 
 def test_mistakes_are_one_line_that_says_what_to_do(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "empty" in refused(monkeypatch, "see", folder, " ")
-    assert "'the cat' first: put a text in quotes; one" in refused(monkeypatch, "see", folder, "the cat", "the mat")
+    assert "empty" in refused("see", folder, " ")
+    assert "'the cat' first: put a text in quotes; one" in refused("see", folder, "the cat", "the mat")
     for name in ("texts.txt", "my texts.txt.xz", "folder/texts"):
-        assert f"there is no file {name}; what looks" in refused(monkeypatch, "patterns", folder, name)
-    assert "2 layers of 2 heads" in refused(monkeypatch, "see", folder, "the cat", "--layer", "7")
-    assert "no config.json" in refused(monkeypatch, "see", str(tmp_path), "the cat")
-    assert ".png" in refused(monkeypatch, "patterns", folder, "the cat", "--save-plot", "heads.gif")
+        assert f"there is no file {name}; what looks" in refused("patterns", folder, name)
+    assert "2 layers of 2 heads" in refused("see", folder, "the cat", "--layer", "7")
+    assert "no config.json" in refused("see", str(tmp_path), "the cat")
+    assert ".png" in refused("patterns", folder, "the cat", "--save-plot", "heads.gif")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert "hf auth login" in refused(monkeypatch, "see", "nobody/has-this-model", "the cat")
+    assert "hf auth login" in refused("see", "nobody/has-this-model", "the cat")
 
 
-def test_a_model_that_never_attends_is_distinguished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_never_attends_is_distinguished(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
     transformers.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
     config = transformers.FNetConfig(
         vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, intermediate_size=20, max_position_embeddings=32
     )
     transformers.FNetModel(config).save_pretrained(tmp_path)
-    assert "called no attention" in refused(monkeypatch, "see", str(tmp_path), "the cat")
+    assert "called no attention" in refused("see", str(tmp_path), "the cat")
 
 
-def test_a_model_with_encoder_and_decoder_reads_both_sides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_with_encoder_and_decoder_reads_both_sides(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
     transformers.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
     config = transformers.T5Config(
@@ -234,13 +215,12 @@ def test_a_model_with_encoder_and_decoder_reads_both_sides(
         decoder_start_token_id=4,
     )
     transformers.T5Model(config).save_pretrained(tmp_path)
-    out = run(
-        monkeypatch, capsys, "see", str(tmp_path), "the cat sat", "--with", "the mat is tired .", "--layer", "2",
+    out = command_output("see", str(tmp_path), "the cat sat", "--with", "the mat is tired .", "--layer", "2",
         "--device", "cpu",
     )  # fmt: skip
     assert "cross" in out
     assert "mat" in out
-    assert "give what it writes" in refused(monkeypatch, "see", str(tmp_path), "the cat")
+    assert "give what it writes" in refused("see", str(tmp_path), "the cat")
     given: list[torch.Tensor] = []
     text_model = load_text_model(str(tmp_path))
     text_model.model.register_forward_pre_hook(
@@ -254,17 +234,15 @@ def test_a_model_with_encoder_and_decoder_reads_both_sides(
         text_model.read(text_model.encode("the cat"), target)
 
 
-def test_what_the_model_did_not_compute_is_not_drawn(
-    folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_model_did_not_compute_is_not_drawn(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Call.fidelity
 
     def spoiled(call: Call) -> MeasuredFidelity:
         return MeasuredFidelity(0.7, 1e-4) if "layer.1" in call.name else real(call)
 
     monkeypatch.setattr(Call, "fidelity", spoiled)
-    drawn = run(monkeypatch, capsys, "see", folder, "the cat sat", "--layer", "0", "--device", "cpu")
-    hidden = run(monkeypatch, capsys, "see", folder, "the cat sat", "--layer", "1", "--device", "cpu")
+    drawn = command_output("see", folder, "the cat sat", "--layer", "0", "--device", "cpu")
+    hidden = command_output("see", folder, "the cat sat", "--layer", "1", "--device", "cpu")
     for out in (drawn, hidden):
         assert "no pattern or link is shown" in out
         assert "strongest links" not in out
@@ -274,9 +252,7 @@ def test_what_the_model_did_not_compute_is_not_drawn(
     assert "sat" in drawn
 
 
-def test_a_translator_of_ours_is_seen_as_it_translates(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_translator_of_ours_is_seen_as_it_translates(tmp_path: Path) -> None:
     from regard.data import Tokenizer, TokenizerPair
     from regard.models import (
         EncoderDecoder,
@@ -290,9 +266,9 @@ def test_a_translator_of_ours_is_seen_as_it_translates(
     encoder, decoder = RecurrentEncoderConfig(embedding=16, width=8), RecurrentDecoderConfig(embedding=16, width=16)
     EncoderDecoder(EncoderDecoderConfig(len(both), len(both), encoder, decoder)).save_pretrained(tmp_path)
     TokenizerPair(both, both).save(tmp_path)
-    out = run(monkeypatch, capsys, "see", str(tmp_path), "the bird sees a worm .", "--layer", "0", "--device", "cpu")
+    out = command_output("see", str(tmp_path), "the bird sees a worm .", "--layer", "0", "--device", "cpu")
     assert "cross" in out
     assert "strongest links" in out
     assert "what each head does" not in out  # patterns are about self-attention over one text
-    assert "--with" in refused(monkeypatch, "see", str(tmp_path), "the bird", "--with", "a worm")
-    assert "regard see" in refused(monkeypatch, "patterns", str(tmp_path), "the bird")
+    assert "--with" in refused("see", str(tmp_path), "the bird", "--with", "a worm")
+    assert "regard see" in refused("patterns", str(tmp_path), "the bird")

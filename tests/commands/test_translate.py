@@ -32,39 +32,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_run(tmp_path_factory.mktemp("run"))
 
 
-def test_arguments(
-    folder: Path,
-    tokenizers: TokenizerPair,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    out = command_output(capsys, monkeypatch, "translate", "--model", str(folder), TEXTS[0], TEXTS[1])
+def test_arguments(folder: Path, tokenizers: TokenizerPair) -> None:
+    out = command_output("translate", "--model", str(folder), TEXTS[0], TEXTS[1])
     loaded = load_model_and_tokenizers.load(folder)
     expected = translate(loaded.model, tokenizers, TEXTS[:2], beams=2, length_penalty=0.5)
     assert out.splitlines() == [t.text for t in expected]
 
 
-def test_bfloat16(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16() -> None:
     texts = ["I have two brothers.", "Where is the library?", "She does not like coffee."]
     for model in ("tatoeba-transformer-en-fr", "tatoeba-bahdanau-en-fr"):
         loaded = load_model_and_tokenizers.load(model, precision="bfloat16")
         assert {x.dtype for x in loaded.model.parameters()} == {torch.bfloat16}
         common = ("translate", "--model", model, *texts)
-        out = command_output(capsys, monkeypatch, *common, "--precision", "bfloat16")
+        out = command_output(*common, "--precision", "bfloat16")
         assert out.splitlines() == [t.text for t in translate(loaded.model, loaded.tokenizers, texts, beams=5)]
-        assert out == command_output(capsys, monkeypatch, *common), "these are so clear that rounding changes nothing"
+        assert out == command_output(*common), "these are so clear that rounding changes nothing"
 
 
-def test_ctranslate2_translates_as_torch_does(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctranslate2_translates_as_torch_does(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="needs the extra `export`")
     run = save_exported_run(tmp_path / "run")
     common = ("translate", "--beams", "1", *TEXTS)
-    out = command_output(capsys, monkeypatch, *common, "--model", str(run))
+    out = command_output(*common, "--model", str(run))
     for folder in (run, run / "ctranslate2"):
         arguments = (*common, "--model", str(folder), "--engine", "ctranslate2")
-        assert command_output(capsys, monkeypatch, *arguments) == out
+        assert command_output(*arguments) == out
 
 
 def test_bfloat16_is_for_translators_in_torch(folder: Path) -> None:
@@ -74,15 +67,13 @@ def test_bfloat16_is_for_translators_in_torch(folder: Path) -> None:
         load_model_and_tokenizers.load("opinions-lstm", precision="bfloat16")
 
 
-def test_a_file_a_pipe_and_arguments_say_the_same(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_a_pipe_and_arguments_say_the_same(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "in.txt"
     file.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
     common = ("translate", "--model", str(folder))
-    by_file = command_output(capsys, monkeypatch, *common, "--file", str(file))
-    by_pipe = command_output(capsys, monkeypatch, *common, stdin=file.read_text(encoding="utf-8"))
-    assert by_file == by_pipe == command_output(capsys, monkeypatch, *common, *TEXTS)
+    by_file = command_output(*common, "--file", str(file))
+    by_pipe = command_output(*common, stdin=file.read_text(encoding="utf-8"))
+    assert by_file == by_pipe == command_output(*common, *TEXTS)
     assert by_file.count("\n") == len(TEXTS)
 
 
@@ -114,7 +105,7 @@ def test_sources_without_a_tag_of_the_model_are_warned_of_once(
 ) -> None:
     if tags is not None:
         (tagged / "recipe.toml").write_text(f"[data]\ntags = {tags}\n", encoding="utf-8")
-    done = run_command("translate", "--model", str(tagged), "--longest", "3", *sentences)
+    done = run_command("translate", "--model", str(tagged), *sentences)
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) == len(sentences)
     lines = done.stderr.splitlines()
@@ -128,35 +119,27 @@ def test_one_tag_without_a_recipe_marks_some_of_the_sources(tagged: Path) -> Non
     both = Tokenizer.train("bpe", 81, TEXTS)
     both.add_tags(["<back>"])
     TokenizerPair(both, both).save(tagged / "model")
-    done = run_command("translate", "--model", str(tagged / "model"), "--longest", "3", "a worm")
+    done = run_command("translate", "--model", str(tagged / "model"), "a worm")
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_name_of_a_file_is_no_sentence(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_name_of_a_file_is_no_sentence(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "in.txt"
     file.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
     with pytest.raises(SystemExit, match=f"{file} is a file, .* --file {file} reads its lines"):
-        command_output(capsys, monkeypatch, "translate", "--model", str(folder), str(file))
+        command_output("translate", "--model", str(folder), str(file))
 
 
-def test_n_best_has_scores_that_fall(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = command_output(capsys, monkeypatch, "translate", "--model", str(folder), "--best", "4", TEXTS[0])
+def test_n_best_has_scores_that_fall(folder: Path) -> None:
+    out = command_output("translate", "--model", str(folder), "--best", "4", TEXTS[0])
     values = [float(line.split("\t")[0]) for line in out.split("\n\n")[0].splitlines()]
     assert len(values) == 4
     assert values == sorted(values, reverse=True)
 
 
-def test_n_best_needs_as_many_beams(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_n_best_needs_as_many_beams(folder: Path) -> None:
     with pytest.raises(SystemExit, match="--best 4 needs as many beams: --beams is 2"):
-        command_output(
-            capsys, monkeypatch, "translate", "--model", str(folder), "--best", "4", "--beams", "2", TEXTS[0]
-        )
+        command_output("translate", "--model", str(folder), "--best", "4", "--beams", "2", TEXTS[0])
 
 
 def test_n_best_that_look_the_same_are_one(tokenizers: TokenizerPair, capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,19 +154,15 @@ def test_n_best_that_look_the_same_are_one(tokenizers: TokenizerPair, capsys: py
     assert capsys.readouterr().out.count("\t") == 6
 
 
-def test_sampling_with_a_seed_repeats(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sampling_with_a_seed_repeats(folder: Path) -> None:
     common = ("translate", "--model", str(folder), TEXTS[0], "--sample", "1.0", "--seed")
-    first, again, other = (command_output(capsys, monkeypatch, *common, seed) for seed in ("1", "1", "2"))
+    first, again, other = (command_output(*common, seed) for seed in ("1", "1", "2"))
     assert first == again != other
 
 
-def test_show_draws_every_word(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_show_draws_every_word(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    out = command_output(capsys, monkeypatch, "translate", "--model", str(folder), "--show", "--longest", "9", TEXTS[0])
+    out = command_output("translate", "--model", str(folder), "--show", TEXTS[0])
     header = out.splitlines()[1].split()
     assert header == [*TEXTS[0].split(), "</s>"]
     for line in out.splitlines()[2:]:
@@ -192,25 +171,17 @@ def test_show_draws_every_word(
         assert sum(weights) == pytest.approx(1, abs=0.04)
 
 
-def test_show_passes_over_an_empty_line(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    common = ("translate", "--model", str(folder), "--show", "--longest", "9")
-    drawn = command_output(capsys, monkeypatch, *common, TEXTS[1])
-    assert command_output(capsys, monkeypatch, *common, TEXTS[1], "", TEXTS[1]) == drawn + "\n" + drawn
+def test_show_passes_over_an_empty_line(folder: Path) -> None:
+    common = ("translate", "--model", str(folder), "--show")
+    drawn = command_output(*common, TEXTS[1])
+    assert command_output(*common, TEXTS[1], "", TEXTS[1]) == drawn + "\n" + drawn
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])
-def test_save_plot_writes_a_picture(
-    kind: str,
-    folder: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_save_plot_writes_a_picture(kind: str, folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     file = tmp_path / f"looked.{kind}"
-    command_output(capsys, monkeypatch, "translate", "--model", str(folder), "--save-plot", str(file), TEXTS[0])
+    command_output("translate", "--model", str(folder), "--save-plot", str(file), TEXTS[0])
     assert file.read_bytes()[:5] in (b"\x89PNG\r", b"<?xml")
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
@@ -233,29 +204,19 @@ def test_save_plot_writes_a_picture(
         (["--engine", "ctranslate2", "a"], "runs Transformers that translate; .* is none: use torch"),
     ],
 )
-def test_mistakes_are_one_line(
-    arguments: list[str],
-    message: str,
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_mistakes_are_one_line(arguments: list[str], message: str, folder: Path) -> None:
     model_first = [] if "nonsense" in arguments else ["--model", str(folder)]
     with pytest.raises(SystemExit, match=message) as left:
-        command_output(capsys, monkeypatch, "translate", *model_first, *arguments)
+        command_output("translate", *model_first, *arguments)
     assert "\n" not in str(left.value)
 
 
-@pytest.mark.parametrize(("option", "number"), [("--longest", "4097"), ("--beams", "1001"), ("--best", "1001")])
+@pytest.mark.parametrize(("option", "number"), [("--beams", "1001"), ("--best", "1001")])
 def test_numbers_that_no_memory_holds_are_refused(
-    option: str,
-    number: str,
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    option: str, number: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as left:
-        command_output(capsys, monkeypatch, "translate", "--model", str(folder), option, number, "a worm")
+        command_output("translate", "--model", str(folder), option, number, "a worm")
     assert left.value.code == 2
     assert f"'{option}': Input should be less than or equal to" in capsys.readouterr().err
 
@@ -280,9 +241,7 @@ def test_nothing_to_translate_is_reported(
     assert capsys.readouterr() == ("", warning.format(empty))
 
 
-def test_it_asks_where_there_is_a_terminal(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_asks_where_there_is_a_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     typed = iter([TEXTS[0], "", TEXTS[1]])
 
     def asked(prompt: str) -> str:
@@ -293,8 +252,8 @@ def test_it_asks_where_there_is_a_terminal(
 
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", asked)
-    out = command_output(capsys, monkeypatch, "translate", "--model", str(folder))
-    assert out == command_output(capsys, monkeypatch, "translate", "--model", str(folder), TEXTS[0], TEXTS[1])
+    out = command_output("translate", "--model", str(folder))
+    assert out == command_output("translate", "--model", str(folder), TEXTS[0], TEXTS[1])
 
 
 def test_a_line_that_cannot_be_translated_is_named_and_the_others_are_translated(
@@ -303,11 +262,11 @@ def test_a_line_that_cannot_be_translated_is_named_and_the_others_are_translated
     monkeypatch.setattr(sys.modules["regard.decoding.translation"], "LONGEST", 20)
     file, common = tmp_path / "in.txt", ("translate", "--model", str(folder))
     file.write_bytes(b"a worm\n\xff\n" + b"a worm " * 30 + b"\na worm\n")
-    want = command_output(capsys, monkeypatch, *common, "a worm").strip()
+    want = command_output(*common, "a worm").strip()
     for where, arguments in ((f"{file}:", ["--file", str(file)]), ("line ", [])):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
         with pytest.raises(SystemExit) as left:
-            command_output(capsys, monkeypatch, *common, *arguments)
+            command_output(*common, *arguments)
         assert left.value.code == 1
         said = capsys.readouterr()
         assert said.out.splitlines() == [want, "", "", want]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from regard.learn import Animation, pictures
+from regard.learn import Animation, heat_map
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ def test_frames_are_drawn_when_it_is_saved(tmp_path: Path) -> None:
 
 
 def test_cells_labels_and_numbers() -> None:
-    ax = pictures(torch.tensor([[0.5, -1.0, float("-inf")]]), ["q"], ["a", "b", "c"], title="t", digits=1)
+    ax = heat_map(torch.tensor([[0.5, -1.0, float("-inf")]]), ["q"], ["a", "b", "c"], title="t", digits=1)
     assert [text.get_text() for text in ax.texts] == ["0.5", "−1.0", "−∞"]
     assert [x.get_text() for x in ax.get_xticklabels()] == ["a", "b", "c"]
     assert ax.get_title() == "t"
@@ -42,7 +42,7 @@ def test_cells_labels_and_numbers() -> None:
 
 
 def test_a_large_matrix_is_one_image() -> None:
-    ax = pictures(torch.rand(40, 40))
+    ax = heat_map(torch.rand(40, 40))
     assert len(ax.images) == 1
     assert not ax.texts
     pyplot.close("all")

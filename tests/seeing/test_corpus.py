@@ -20,7 +20,6 @@ from tests.support.attention_model import AttentionModel, random_text, watched
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 TEXTS = 12
@@ -35,46 +34,37 @@ class Killed(BaseException):
     pass
 
 
-def _killed_after(count: int):
-    def progress(numbers: list[int]) -> Iterator[int]:
-        yield from numbers[:count]
-        raise Killed
-
-    return progress
-
-
 def _whole() -> torch.Tensor:
     sums = run_corpus(TEXTS, _add, None, {}, process=Process())
     assert sums is not None
     return sums.sum(NAME)
 
 
-def test_a_killed_run_continues_where_it_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "SAVE_SECONDS", -1.0)
+@pytest.mark.parametrize("seconds", [-1.0, 1e9], ids=["saved", "not saved"])
+def test_a_killed_run_continues_where_it_was_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.setattr(corpus, "SAVE_SECONDS", seconds)
     folder, read = tmp_path / "sums", list[int]()
 
     def add(sums: Sums, number: int) -> None:
+        if len(read) == 5:
+            read.append(-1)
+            raise Killed
         read.append(number)
         _add(sums, number)
 
     with pytest.raises(Killed):
-        run_corpus(TEXTS, add, folder, {}, process=Process(), progress=_killed_after(5))
+        run_corpus(TEXTS, add, folder, {}, process=Process())
     sums = run_corpus(TEXTS, add, folder, {}, process=Process())
     assert sums is not None
-    assert read == list(range(TEXTS))
+    first = 5 if seconds < 0 else 0  # what was not saved is read again
+    assert read == [*range(5), -1, *range(first, TEXTS)]
     torch.testing.assert_close(sums.sum(NAME), _whole(), rtol=1e-14, atol=0)
     again = run_corpus(TEXTS, add, folder, {}, process=Process())  # nothing is left to do
     assert again is not None
     assert torch.equal(again.sum(NAME), sums.sum(NAME))
-    assert len(read) == TEXTS
-
-
-def test_what_was_not_saved_is_read_again(tmp_path: Path) -> None:
-    with pytest.raises(Killed):
-        run_corpus(TEXTS, _add, tmp_path / "sums", {}, process=Process(), progress=_killed_after(5))
-    sums = run_corpus(TEXTS, _add, tmp_path / "sums", {}, process=Process())
-    assert sums is not None
-    assert torch.equal(sums.sum(NAME), _whole())
+    assert read[-1] == TEXTS - 1
 
 
 def test_two_processes_give_what_one_gives(tmp_path: Path) -> None:

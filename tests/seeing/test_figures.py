@@ -88,7 +88,7 @@ def test_the_figure_is_written(tmp_path: Path, suffix: str) -> None:
 
 def test_what_cannot_be_drawn_is_said_before_anything_is_computed(tmp_path: Path) -> None:
     call = recorded()[0]
-    with pytest.raises(ValueError, match=r"figure is written as \.png, \.svg, \.pdf"):
+    with pytest.raises(ValueError, match=r"figure is written as \.png, \.svg or \.pdf"):
         call.plot(file=tmp_path / "heads.jpg")
     with pytest.raises(ValueError, match=r"there are 4 positions along the side 'key' and 3 tokens"):
         call.plot(tokens=["a", "b", "c"])

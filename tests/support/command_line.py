@@ -30,16 +30,18 @@ def run_command(*arguments: str, **environment: str) -> CompletedProcess[str]:
     return CompletedProcess(["regard", *arguments], code, out.getvalue(), errors.getvalue())
 
 
-def command_output(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str, stdin: str | None = None
-) -> str:
-    """What `regard` with these arguments prints. Raises SystemExit where it fails."""
-    monkeypatch.setattr(sys, "argv", ["regard", *arguments])
-    if stdin is not None:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-    try:
-        main()
-    except SystemExit as end:
-        if end.code:
-            raise
-    return capsys.readouterr().out
+def command_output(*arguments: str, stdin: str | None = None) -> str:
+    """What `regard` with these arguments prints. Raises SystemExit where it fails, and what was printed is printed."""
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["regard", *arguments])
+        if stdin is not None:
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        try:
+            with redirect_stdout(out):
+                main()
+        except SystemExit as end:
+            if end.code:
+                print(out.getvalue(), end="")
+                raise
+    return out.getvalue()

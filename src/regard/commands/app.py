@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from rich.console import Console
 
@@ -51,63 +51,10 @@ def regard(
     ] = "",
 ) -> None:
     """Attention you can build with, train with and look at."""
-    from ..plugins import allow_plugins
+    if plugins:
+        from ..plugins import allow_plugins
 
-    allow_plugins(plugins)
-
-
-BEAMS = 1000  # memory grows with beams × vocabulary, and no search gains from more
-
-Model = Annotated[
-    str | None, typer.Option("--model", metavar="RUN", help="A run's folder, a model's folder, or one that ships.")
-]
-ModelName = Annotated[
-    str,
-    typer.Argument(metavar="MODEL", help="minilm, smollm2, a folder, a Hugging Face name, or a translator of regard."),
-]
-Beams = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=1, max=BEAMS, help="Beam size; 1 is greedy. [default: the run's, or 5]"),
-]
-LengthPenalty = Annotated[
-    float | None, typer.Option(metavar="X", min=0.0, help="α of Wu et al. 2016. [default: the run's, or 1]")
-]
-CoveragePenalty = Annotated[
-    float | None, typer.Option(metavar="X", min=0.0, help="β of Wu et al. 2016. [default: the run's, or 0]")
-]
-Device = Annotated[str, typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:1, …; auto takes a GPU if there is one.")]
-EngineName = Annotated[
-    Literal["torch", "ctranslate2"],
-    typer.Option("--engine", help="What runs the model; ctranslate2 after `regard export`."),
-]
-Precision = Annotated[
-    Literal["float32", "bfloat16"],
-    typer.Option("--precision", help="Of a translator's weights and products; bfloat16 reads half as many bytes."),
-]
-TrustRemoteCode = Annotated[
-    bool,
-    typer.Option(
-        "--trust-remote-code",
-        help="Run the Python code that the model brings along. It can do all that you can: for trusted authors.",
-    ),
-]
-PairColumns = Annotated[
-    str | None,
-    typer.Option(help="Columns of the file: source, target, sure and possible links; numbers or names. [default: 0,1]"),
-]
-StateFolder = Annotated[
-    Path | None,
-    typer.Option(
-        "--state",
-        metavar="FOLDER",
-        help="Save sums here every half minute. The same command continues a run that was killed, and under torchrun "
-        "every process adds its share.",
-    ),
-]
-Tokens = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=1, help="Source tokens per batch. [default: 2048, on a GPU 16384]"),
-]
+        allow_plugins(plugins)
 
 
 def find_device(name: str, local_rank: int = 0) -> str:
@@ -125,17 +72,11 @@ def find_device(name: str, local_rank: int = 0) -> str:
     return name
 
 
-def search_settings(
-    loaded: Pretrained, beams: int | None, length_penalty: float | None, coverage_penalty: float | None
-) -> SearchSettings:
+def search_settings(loaded: Pretrained, beams: int | None) -> SearchSettings:
     """The search settings of the command line, then of the run's recipe, then the defaults."""
     settings: SearchSettings = {"beams": 5, "length_penalty": 1.0, "coverage_penalty": 0.0, **loaded.search}
     if beams is not None:
         settings["beams"] = beams
-    if length_penalty is not None:
-        settings["length_penalty"] = length_penalty
-    if coverage_penalty is not None:
-        settings["coverage_penalty"] = coverage_penalty
     return settings
 
 
@@ -149,24 +90,39 @@ def output_console() -> Console:
     return console
 
 
-MOST = 10
-"""Names in one warning."""
+def remark(message: str) -> None:
+    """A line on standard error."""
+    typer.echo(f"regard: {message}", err=True)
 
 
 def warn_unknown_words(names: Sequence[str], consequence: str, where: str = "") -> None:
     """Nothing where there are none. `where` is the line; `consequence` what the model does with them."""
     if names:
-        listed = ", ".join(names[:MOST]) + (f" and {len(names) - MOST} more" if len(names) > MOST else "")
-        typer.echo(f"regard: {where}{': ' if where else ''}the model does not know {listed}; {consequence}", err=True)
+        listed = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+        remark(f"{where}{': ' if where else ''}the model does not know {listed}; {consequence}")
 
 
 def check_outputs(plot: Path | None, table: Path | None = None) -> None:
     """Refuse the names of a figure and a table that could not be written, before anything is computed."""
-    if plot is not None:
-        from ..seeing.figures import check_figure_path
+    from ..files import check_figure_path, check_table_path
 
+    if plot is not None:
         check_figure_path(plot)
     if table is not None:
-        from ..seeing.terminal import check_table_path
-
         check_table_path(table)
+
+
+def check_port(host: str, port: int) -> None:
+    """Refuse a port that is taken, before anything is loaded."""
+    import errno
+    import socket
+
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:  # any other is said by the server
+            if error.errno == errno.EADDRINUSE:
+                raise ValueError(
+                    f"cannot listen at {host}, port {port}: {error.strerror}; choose another --port"
+                ) from None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..files import replacing_file, write_bytes
 from .app import Sorted, app
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..data.rows import Pair
 
 MOVED = ("cache", "idf", "phrasebook", "samples", "scenes")
 """Commands that were `regard NAME` and are `regard data NAME`."""
@@ -24,10 +28,12 @@ def _moved(context: typer.Context) -> None:
 
 
 for name in MOVED:
-    options = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-    app.command(name, hidden=True, context_settings=options)(_moved)
+    anything = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    app.command(name, hidden=True, context_settings=anything)(_moved)
 
 ROWS = 30  # printed at most, unless words are named
+Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
+Test = Annotated[bool, typer.Option("--test", help="What is never in the training split.")]
 
 
 @data.command()
@@ -51,32 +57,26 @@ def idf(
     """
     import numpy as np
 
-    from ..data.rows import RowProblem, lines
+    from ..data.rows import text
     from ..data.tokenizer_pair import document_counts, inverse_document_frequency
+    from ..messages import count_of
 
-    texts = []
-    for file in files:
-        content = []
-        for number, line in enumerate(lines(file), 1):
-            if isinstance(line, RowProblem):
-                raise ValueError(f"{file}:{number} is no text: {line.reason}")
-            content.append(line)
-        texts += ["\n".join(content)] if len(files) > 1 else content
-    texts = [text for text in texts if text.strip()]
-    if not texts:
+    contents = [text(file) for file in files]
+    documents = [each for each in (contents if len(files) > 1 else contents[0].split("\n")) if each.strip()]
+    if not documents:
         raise ValueError(f"{', '.join(map(str, files))}: there is no document with words in it")
-    counts = document_counts(texts)
+    counts = document_counts(documents)
     chosen = dict.fromkeys(name.lower() for name in word or counts)
     if missing := [name for name in chosen if name not in counts]:
         raise ValueError(f"no document has the word {missing[0]!r}; a word is letters and digits without spaces")
     words = sorted(chosen, key=lambda name: (counts[name], word is None and name))
-    numbers = np.array([counts[name] for name in words])
-    plain, smoothed = (inverse_document_frequency(numbers, len(texts), kind) for kind in ("plain", "smoothed"))
     shown = words if word else words[:ROWS]
     width = max(len(name) for name in [*shown, "word"])
-    typer.echo(f"{len(texts)} document{'s' if len(texts) > 1 else ''}")
+    numbers = np.array([counts[name] for name in shown])
+    plain, smoothed = (inverse_document_frequency(numbers, len(documents), kind) for kind in ("plain", "smoothed"))
+    typer.echo(count_of(len(documents), "document"))
     typer.echo(f"{'word':<{width}}  n_j  log(N/n_j)  log((1+N)/(1+n_j))+1")
-    for name, count, first, second in zip(shown, numbers, plain, smoothed, strict=False):
+    for name, count, first, second in zip(shown, numbers, plain, smoothed, strict=True):
         typer.echo(f"{name:<{width}}  {count:>3}  {first:>10.3f}  {second:>20.3f}")
     if len(shown) < len(words):
         typer.echo(f"and {len(words) - len(shown):,} more; --word prints one of them")
@@ -128,29 +128,25 @@ def samples(
       regard data samples --save samples && regard classify samples/seven.wav
       regard data samples --save samples && regard caption samples/scene-1.png
     """
-    from ..viewer.library import PICTURE, SOUND, sample_files
+    from ..files import make_folder, write_bytes
 
-    if save is not None:
-        save.mkdir(parents=True, exist_ok=True)
-    for file in [*sample_files(SOUND), *sample_files(PICTURE)]:
+    folder = Path(__file__).parent.parent / "viewer" / "data" / "samples"  # the page offers them, too
+    for file in [*sorted(folder.glob("*.wav")), *sorted(folder.glob("*.png"))]:
         name = file.name.replace(" ", "-")
         if save is not None:
-            write_bytes(save / name, file.read_bytes())
+            write_bytes(make_folder(save) / name, file.read_bytes())
         typer.echo(name if save is None else str(save / name))
 
 
 @data.command()
 def scenes(
     count: Annotated[int, typer.Argument(metavar="N", min=0, help="How many pictures.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed of the pictures.")] = 0,
-    test: Annotated[
-        bool, typer.Option("--test", help="Pictures whose captions are never in the training split.")
-    ] = False,
+    seed: Seed = 0,
+    test: Test = False,
     save: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Write the pictures to scene-1.png, scene-2.png, … in this folder."),
     ] = None,
-    size: Annotated[int, typer.Option(metavar="PIXELS", min=16, max=1024, help="Width and height of the files.")] = 256,
 ) -> None:
     """Print generated pictures of coloured shapes, one per line: name, tab, caption.
 
@@ -162,26 +158,29 @@ def scenes(
       regard data scenes 3 --test --save examples
     """
     from ..data.corpora import scenes as corpus
+    from ..files import make_folder, replacing_file
 
-    if save is not None:
-        from PIL import Image
-
-        save.mkdir(parents=True, exist_ok=True)
     for number, pair in enumerate(corpus.pairs(count, seed=seed, split="test" if test else "train"), 1):
         name = pair.source
         if save is not None:
-            file = save / f"scene-{number}.png"
+            from PIL import Image
+
+            file = make_folder(save) / f"scene-{number}.png"
             with replacing_file(file) as unfinished:
-                Image.fromarray(corpus.picture(pair.source, size)).save(unfinished, "PNG")
+                Image.fromarray(corpus.picture(pair.source, PIXELS)).save(unfinished, "PNG")
             name = str(file)
         typer.echo(f"{name}\t{pair.target}")
+
+
+PIXELS = 256
+"""Width and height of the pictures that `scenes` writes."""
 
 
 @data.command()
 def phrasebook(
     count: Annotated[int, typer.Argument(metavar="N", help="How many pairs.")] = 10,
-    seed: Annotated[int, typer.Option(help="Random seed of the sentences.")] = 0,
-    test: Annotated[bool, typer.Option("--test", help="Sentences that are never in the training split.")] = False,
+    seed: Seed = 0,
+    test: Test = False,
     links: Annotated[
         bool, typer.Option("--links", help="Add two columns of gold alignment links: sure, and possible only.")
     ] = False,
@@ -190,8 +189,7 @@ def phrasebook(
         typer.Option(help="Translate into French or Spanish; both: every sentence into each, after <2fr> and <2es>."),
     ] = "french",
     lectures: Annotated[
-        bool,
-        typer.Option("--lectures", help="Sentences like those of the lectures; Spanish has no others."),
+        bool, typer.Option("--lectures", help="Sentences like those of the lectures; Spanish has no others.")
     ] = False,
     invented: Annotated[
         bool,
@@ -213,17 +211,15 @@ def phrasebook(
     """
     from ..data.corpora import phrasebook as corpus
 
-    split: Literal["train", "test"] = "test" if test else "train"
-    if examples and language == "both":
-        raise ValueError("--examples prints the sentences of one language: --language french or spanish")
-    if examples and (test or lectures or invented):
-        raise ValueError("--examples prints a fixed list; leave out --test, --lectures and --invented")
-    printed = (
-        corpus.examples(language)
-        if examples and language != "both"
-        else corpus.pairs(count, seed=seed, split=split, language=language, lectures=lectures, invented=invented)
-    )
-    for pair in printed:
+    pairs: Iterable[Pair]
+    if not examples:
+        split: Literal["train", "test"] = "test" if test else "train"
+        pairs = corpus.pairs(count, seed=seed, split=split, language=language, lectures=lectures, invented=invented)
+    elif language == "both" or test or lectures or invented:
+        raise ValueError("--examples prints a fixed list of one language; --language french or spanish, and --links")
+    else:
+        pairs = corpus.examples(language)
+    for pair in pairs:
         columns = [pair.source, pair.target, pair.alignment or "", pair.possible or ""]
         typer.echo("\t".join(columns if links else columns[:2]))
 
@@ -257,10 +253,8 @@ def demo(
     if save is not None:
         examples.save(save)
         typer.echo(f"wrote {save}")
-    else:
-        if not quick:
-            typer.echo(
-                "Two small translators are trained at the end, which takes some minutes; --quick leaves them out.\n"
-            )
-        examples.show(quick=quick)
-        typer.echo("\nNext: regard view (opens a page on which you see where a model looks)")
+        return
+    if not quick:
+        typer.echo("Two small translators are trained at the end, which takes some minutes; --quick leaves them out.\n")
+    examples.show(quick=quick)
+    typer.echo("\nNext: regard view (opens a page on which you see where a model looks)")

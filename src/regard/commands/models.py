@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 from functools import partial
@@ -11,33 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from .app import (
-    Beams,
-    Device,
-    EngineName,
-    LengthPenalty,
-    Model,
-    Precision,
-    Tokens,
-    app,
-    check_outputs,
-    find_device,
-    output_console,
-    search_settings,
-)
-from .inputs import (
-    TextWarnings,
-    are_sounds,
-    read_texts,
-    refuse_file_names,
-    refuse_table,
-    require_sounds,
-    standard_input,
-    table_texts,
-    warn_empty,
-)
+from . import inputs, options
+from .app import app, check_outputs, check_port, find_device, output_console, remark, search_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy as np
 
     from ..decoding.classification import Classification
@@ -46,8 +24,6 @@ if TYPE_CHECKING:
 
 
 LANGUAGE_MODEL = "shakespeare-transformer"  # that ships
-MAX_PROMPT = 1 << 20  # characters of a prompt from a pipe
-SEEDS = 1 << 63  # that PyTorch takes
 
 
 @app.command()
@@ -56,23 +32,18 @@ def generate(
         str,
         typer.Argument(metavar="PROMPT", help="The text to continue; - reads it from a pipe. [default: a new line]"),
     ] = "",
-    model: Model = None,
+    model: options.Model = None,
     tokens: Annotated[int, typer.Option(metavar="N", min=1, help="How many tokens to generate.")] = 500,
     temperature: Annotated[
         float, typer.Option(metavar="X", min=0.0, help="Sampling temperature; 0 takes the likeliest token.")
     ] = 0.8,
-    top_k: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Sample from the N likeliest tokens only; 0: from all.")
-    ] = 0,
-    top_p: Annotated[
-        float,
-        typer.Option(metavar="P", help="Sample from the likeliest tokens that reach this probability, 0 < P ≤ 1."),
-    ] = 1.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
     seed: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, max=SEEDS - 1, help="Random seed. [default: a new one, printed]"),
+        typer.Option(metavar="N", help="Random seed. [default: a new one, printed]"),
     ] = None,
-    device: Device = "auto",
+    device: options.Device = "auto",
 ) -> None:
     """Continue a text with a language model.
 
@@ -88,27 +59,21 @@ def generate(
     """
     if temperature == 0 and (top_k, top_p, seed) != (0, 1.0, None):
         raise ValueError("--top-k, --top-p and --seed are for sampling; --temperature 0 does not sample")
-    if not math.isfinite(temperature):
-        raise ValueError(f"--temperature is a finite number ≥ 0, where 0 takes the likeliest; got {temperature}")
-    if not 0 < top_p <= 1:
-        raise ValueError(f"--top-p is a probability, 0 < P ≤ 1; got {top_p}")
     if prompt == "-":
-        prompt = standard_input().read(MAX_PROMPT + 1)
-        if len(prompt) > MAX_PROMPT:
-            raise ValueError(f"the prompt has more than {MAX_PROMPT:,} characters; its end is all a model can read")
+        prompt = inputs.standard_input().read()
         if not prompt:
-            typer.echo("regard: standard input is empty, so the text begins on a new line", err=True)
+            remark("standard input is empty, so the text begins on a new line")
     from ..decoding import load_model_and_tokenizers
     from ..decoding.beam import Sample
     from ..decoding.generation import generate as generate_text
 
-    loaded = load_model_and_tokenizers.load(model or LANGUAGE_MODEL, find_device(device), wanted=("write",))
     used_seed = secrets.randbelow(1 << 31) if seed is None else seed
     sample = Sample(temperature, top_k, top_p, used_seed) if temperature else None
+    loaded = load_model_and_tokenizers.load(model or LANGUAGE_MODEL, find_device(device), wanted=("write",))
     pieces = generate_text(loaded.model, loaded.tokenizers.target, prompt, tokens=tokens, sample=sample)
     first = next(pieces, "")  # an error about the prompt comes before any output
     if sample is not None and seed is None:
-        typer.echo(f"regard: --seed {used_seed} generates this again", err=True)
+        remark(f"--seed {used_seed} generates this again")
     print(prompt, end="")
     print(first if prompt else first.lstrip(" "), end="", flush=True)
     try:
@@ -128,10 +93,8 @@ def classify(
     sources: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT|SOUND", help="Each argument is one text, or a sound file.")
     ] = None,
-    model: Model = None,
-    file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Classify the lines of this file; .gz and .xz too.")
-    ] = None,
+    model: options.Model = None,
+    file: options.Lines = None,
     column: Annotated[
         str | None,
         typer.Option(
@@ -141,12 +104,8 @@ def classify(
     compare: Annotated[
         bool, typer.Option("--compare", help="Print the weights of the words as numbers, beside those of TF-IDF.")
     ] = False,
-    save_plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.png", help="Draw the weights into a file: .png, .svg or .pdf. One argument."),
-    ] = None,
-    device: Device = "auto",
-    tokens: Tokens = None,
+    save_plot: options.SavePlot = None,
+    device: options.Device = "auto",
 ) -> None:
     """Classify texts or sounds: print the likeliest labels and the attention weights.
 
@@ -163,103 +122,79 @@ def classify(
       regard classify --model runs/cnn-sst2-1 --file reviews.csv --column text > labels.tsv
     """
     sources = sources or []
+    interactive = bool(sources) or (file is None and inputs.standard_input().isatty())
     check_outputs(save_plot)
     if save_plot is not None and len(sources) != 1:
         raise ValueError(f"--save-plot draws one text or sound, and {len(sources)} are given")
     if column is not None and (file is None or sources):
         raise ValueError("--column describes a --file" + (", and none is given" if file is None else ", not arguments"))
     if column is None and file is not None:
-        refuse_table(file)
+        inputs.refuse_table(file)
+    if compare and not interactive:
+        raise ValueError("--compare shows the words of texts that are arguments; of lines there are labels only")
+    model = model or (SOUND_MODEL if inputs.are_sounds(sources) else TEXT_MODEL)
+    batches = inputs.read_texts(sources, file, column)
     from ..decoding import load_model_and_tokenizers
 
-    model = model or (SOUND_MODEL if are_sounds(sources) else TEXT_MODEL)
     loaded = load_model_and_tokenizers.load(model, find_device(device), wanted=("classify", "spell"))
     if loaded.tokenizers.source.kind == "text":
-        refuse_file_names(sources, model)
-    else:
-        require_sounds(sources, model)
-    if compare and loaded.tokenizers.source.kind != "text":
+        inputs.require_texts(sources, model)
+    elif compare:
         raise ValueError(f"--compare is for texts, whose words TF-IDF weighs; {model} reads sounds")
-    if loaded.model.task == "spell":
-        if file is not None:
-            raise ValueError("--file holds texts, a line each; name the sound files to spell as arguments")
-        failures = _spell(loaded, sources, save_plot, tokens)
     else:
-        failures = _classify(loaded, model, sources, file, column, compare, save_plot, tokens)
+        inputs.require_sounds(sources, model)
+    if loaded.model.task == "spell":
+        if not sources:
+            raise ValueError("name the sound files to spell as arguments")
+        _spell(loaded, sources, save_plot)
+        return
+    noun = "text" if sources else "line" if column is None else "row"
+    count = failures = unknown = 0
+    for batch in batches:
+        results = _classified(loaded, batch, interactive, None if len(sources) == 1 else noun, count)
+        for result in results:
+            if interactive and result.label:
+                _print_result(loaded, result, compare, save_plot, with_source=len(sources) > 1)
+            elif not interactive:
+                probability = f"{result.probabilities[result.label]:.4f}" if result.label else ""
+                print(f"{result.label}\t{probability}\t{result.source}", flush=True)
+                unknown += bool(result.label) and _knows_no_word(loaded, result)
+            failures += not result.label
+        count += len(batch)
+    if unknown:
+        remark(
+            f"the model knows no word of {unknown:,} of {count:,} lines, so its answers to these say nothing about them"
+        )
+    if not count:
+        inputs.warn_empty(file, "classify")
     if failures:
         raise typer.Exit(1)
 
 
-def _classify(
-    loaded: Pretrained,
-    model: str,
-    arguments: list[str],
-    file: Path | None,
-    column: str | None,
-    compare: bool,
-    save_plot: Path | None,
-    tokens: int | None,
-) -> int:
-    """Classify and print; returns the number of sources that could not be read."""
+def _classified(
+    loaded: Pretrained, batch: list[Any], weights: bool, noun: str | None, before: int
+) -> Iterator[Classification]:
+    """The labels of a batch, none for what cannot be read. `noun` None: that is an error."""
     from ..data.rows import RowProblem
-    from ..decoding import classification
+    from ..decoding.classification import classify
+
+    def refused(number: int, reason: str) -> None:
+        item = batch[number - 1]
+        if isinstance(item, RowProblem):
+            reason = f"is no text: {item.reason}"
+        remark(f"{noun} {before + number} {reason}" if loaded.tokenizers.source.kind == "text" else reason)
+
+    texts = ["" if isinstance(item, RowProblem) else item for item in batch]
+    return classify(loaded.model, loaded.tokenizers, texts, weights=weights, refused=None if noun is None else refused)
+
+
+def _knows_no_word(loaded: Pretrained, result: Classification) -> bool:
     from ..decoding.translation import TextWords
     from ..special_tokens import UNKNOWN
 
-    interactive = bool(arguments) or (file is None and standard_input().isatty())
-    if compare and not interactive:
-        raise ValueError("--compare shows the words of texts that are arguments; of lines there are labels only")
-    is_text = loaded.tokenizers.source.kind == "text"
-    failures = count = unknown_lines = 0
-    warnings = TextWarnings(model)
-    batches = read_texts(arguments, file) if file is None or column is None else table_texts(file, column)
-    for batch in batches:
-        problems = {number: item.reason for number, item in enumerate(batch, 1) if isinstance(item, RowProblem)}
-
-        def refused(number: int, reason: str, count: int = count, problems: dict[int, str] = problems) -> None:
-            nonlocal failures
-            failures += 1
-            reason = f"is no text: {problems[number]}" if number in problems else reason
-            where = (
-                f"{'text' if arguments else 'line' if column is None else 'row'} {count + number} " if is_text else ""
-            )
-            typer.echo(f"regard: {where}{reason}", err=True)
-
-        results = classification.classify(
-            loaded.model,
-            loaded.tokenizers,
-            ["" if isinstance(item, RowProblem) else item for item in batch],
-            tokens=tokens,
-            weights=interactive,
-            refused=None if len(arguments) == 1 else refused,
-        )
-        for number, result in enumerate(results, count + 1):
-            if not is_text and result.label:
-                _warn_silent(result.source, result.numbers, loaded)
-            if interactive:
-                if result.label:
-                    _print_result(loaded, result, compare, save_plot, with_source=len(arguments) > 1)
-                continue
-            if is_text:
-                warnings.check_line(number, result.source)
-                if result.label and UNKNOWN in result.numbers:
-                    unknown_lines += TextWords.of(result, loaded.tokenizers.source).all_unknown
-            probability = f"{result.probabilities[result.label]:.4f}" if result.label else ""
-            print(f"{result.label}\t{probability}\t{result.source}", flush=True)
-        count += len(batch)
-    if unknown_lines:
-        message = f"regard: the model knows no word of {unknown_lines:,} of {count:,} lines"
-        typer.echo(f"{message}, so its answers to these say nothing about them", err=True)
-    if not count:
-        warn_empty(file, "classify")
-    return failures
-
-
-def _warn_silent(name: str, samples: np.ndarray[Any, Any], loaded: Pretrained) -> None:
-    from ..data.media import unheard
-
-    if reason := unheard(name, samples, loaded.tokenizers.source.rate):
-        typer.echo(f"regard: {reason}, so what the model makes of it means nothing", err=True)
+    if loaded.tokenizers.source.kind != "text" or UNKNOWN not in result.numbers:
+        return False
+    return TextWords.of(result, loaded.tokenizers.source).all_unknown
 
 
 def _print_result(
@@ -278,6 +213,12 @@ def _print_result(
         _print_words(loaded, result, compare, save_plot)
     else:
         _print_sound(loaded, result, save_plot)
+    if save_plot is not None:
+        remark_written(save_plot)
+
+
+def remark_written(file: Path, more: str = "") -> None:
+    typer.echo(f"wrote {file}{more}", err=True)
 
 
 def _print_words(loaded: Pretrained, result: Classification, compare: bool, save_plot: Path | None) -> None:
@@ -290,7 +231,7 @@ def _print_words(loaded: Pretrained, result: Classification, compare: bool, save
 
     text_words = TextWords.of(result, loaded.tokenizers.source)
     if warning := text_words.warning():
-        typer.echo(f"regard: {warning}", err=True)
+        remark(warning)
     words = [*text_words.marked(), "</s>"]
     word_of_token = [*text_words.word_of_token, len(text_words.words)]  # </s> is a word of its own
     by_method = {"weights": result.weights, "TF-IDF": result.static}
@@ -303,7 +244,6 @@ def _print_words(loaded: Pretrained, result: Classification, compare: bool, save
         output_console().print(heatmap(torch.stack(list(rows.values())), list(rows), words))
     if save_plot is not None:
         save_heatmap(save_plot, torch.stack(list(rows.values())), list(rows), words)
-        typer.echo(f"wrote {save_plot}", err=True)
 
 
 def _print_sound(loaded: Pretrained, result: Classification, save_plot: Path | None) -> None:
@@ -312,51 +252,65 @@ def _print_sound(loaded: Pretrained, result: Classification, save_plot: Path | N
     from ..seeing.figures import save_sound_figure
     from ..seeing.terminal import sparkline
 
-    loudness = torch.from_numpy(result.numbers.astype("float32")).abs()
-    print(f"sound    {sparkline(loudness)}")
-    if result.weights is None:
-        if save_plot is not None:
-            raise ValueError("this model's pooling gives moments no weights, so there is nothing to draw")
+    rate = loaded.tokenizers.source.rate
+    _warn_silent(result.source, result.numbers, rate)
+    print(f"sound    {sparkline(torch.from_numpy(result.numbers.astype('float32')).abs())}")
+    if result.weights is not None:
+        print(f"weights  {sparkline(result.weights)}")
+    elif save_plot is not None:
+        raise ValueError("this model's pooling gives moments no weights, so there is nothing to draw")
+    else:
         typer.echo("this model's pooling gives moments no weights", err=True)
-        return
-    print(f"weights  {sparkline(result.weights)}")
-    if save_plot is not None:
-        save_sound_figure(save_plot, result.numbers, loaded.tokenizers.source.rate, result.weights[None], ["weights"])
-        typer.echo(f"wrote {save_plot}", err=True)
+    if save_plot is not None and result.weights is not None:
+        save_sound_figure(save_plot, result.numbers, rate, result.weights[None], ["weights"])
 
 
-def _spell(loaded: Pretrained, sounds: list[str], save_plot: Path | None, tokens: int | None) -> int:
-    """Print the letters of each sound; returns the number of sounds that could not be read."""
-    from ..decoding.translation import translate
+def _warn_silent(name: str, samples: np.ndarray[Any, Any], rate: int) -> None:
+    from ..data.media import unheard
+
+    if reason := unheard(name, samples, rate):
+        remark(f"{reason}, so what the model makes of it means nothing")
+
+
+def _spell(loaded: Pretrained, sounds: list[str], save_plot: Path | None) -> None:
+    """Print the letters of each sound."""
     from ..seeing.figures import save_sound_figure
 
-    if not sounds:
-        raise ValueError("name the sound files to spell as arguments")
-    settings, failures = search_settings(loaded, None, None, None), set[int]()
-    settings["weights"] = save_plot is not None
-
-    def refused(number: int, reason: str) -> None:
-        failures.add(number)
-        typer.echo(f"regard: {reason}", err=True)
-
-    several = len(sounds) > 1
-    spellings = translate(
-        loaded.model, loaded.tokenizers, sounds, tokens=tokens, refused=refused if several else None, **settings
-    )
     reader = loaded.tokenizers.source
-    for number, (name, spelling) in enumerate(zip(sounds, spellings, strict=True), 1):
-        print(f"{name}\t{spelling.text}" if several else spelling.text, flush=True)
-        if number in failures:
-            continue
+    for name, spelling in _written(loaded, sounds, save_plot):
         samples = reader.encode(name)
-        _warn_silent(name, samples, loaded)
+        _warn_silent(name, samples, reader.rate)
         if save_plot is not None:
             if spelling.weights is None:
                 raise ValueError("this model has no attention, so there is nothing to show")
             letters = [piece.replace("▁", "") or "▁" for piece in spelling.pieces]
             save_sound_figure(save_plot, samples, reader.rate, spelling.weights.mean(0), letters)
-            typer.echo(f"wrote {save_plot}", err=True)
-    return len(failures)
+            remark_written(save_plot)
+
+
+def _written(
+    loaded: Pretrained, names: list[str], save_plot: Path | None, beams: int | None = None
+) -> Iterator[tuple[str, Translation]]:
+    """Print what a model writes of sounds or pictures, and give it; of several, with their names.
+
+    One of several that cannot be read does not stop the others. It is not given, and at the end the status is 1.
+    """
+    from ..decoding.translation import translate
+
+    settings, failures, several = search_settings(loaded, beams), set[int](), len(names) > 1
+    settings["weights"] = save_plot is not None
+
+    def refused(number: int, reason: str) -> None:
+        failures.add(number)
+        remark(reason)
+
+    results = translate(loaded.model, loaded.tokenizers, names, refused=refused if several else None, **settings)
+    for number, (name, result) in enumerate(zip(names, results, strict=True), 1):
+        print(f"{name}\t{result.text}" if several else result.text, flush=True)
+        if number not in failures:
+            yield name, result
+    if failures:
+        raise typer.Exit(1)
 
 
 CAPTIONER = "scenes-soft"  # that ships
@@ -368,14 +322,10 @@ def caption(
     pictures: Annotated[
         list[str], typer.Argument(metavar="PICTURE…", help="Files, or names of scenes, as `regard data scenes` prints.")
     ],
-    model: Model = None,
-    beams: Beams = None,
-    length_penalty: LengthPenalty = None,
-    save_plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.png", help="Draw the weights of each word: .png, .svg, .pdf. One picture."),
-    ] = None,
-    device: Device = "auto",
+    model: options.Model = None,
+    beams: options.Beams = None,
+    save_plot: options.SavePlot = None,
+    device: options.Device = "auto",
 ) -> None:
     """Write captions for pictures; for several, one line each: the picture's name, a tab, the caption.
 
@@ -391,43 +341,25 @@ def caption(
     check_outputs(save_plot)
     if save_plot is not None and len(pictures) != 1:
         raise ValueError(f"--save-plot draws one picture, and {len(pictures)} are given")
-    from ..decoding import load_model_and_tokenizers
-    from ..decoding.translation import translate
-
-    loaded = load_model_and_tokenizers.load(model or CAPTIONER, find_device(device), wanted=("caption",))
-    settings = search_settings(loaded, beams, length_penalty, None)
-    settings["weights"] = save_plot is not None
-    several, failures = len(pictures) > 1, set[int]()  # of several, one that cannot be read does not stop the others
-
-    def refused(number: int, reason: str) -> None:
-        failures.add(number)
-        typer.echo(f"regard: {reason}", err=True)
-
-    captions = translate(loaded.model, loaded.tokenizers, pictures, refused=refused if several else None, **settings)
-    for number, (name, result) in enumerate(zip(pictures, captions, strict=True), 1):
-        for remark in [] if number in failures else loaded.tokenizers.source.remarks(name):
-            typer.echo(f"regard: {remark}", err=True)
-        print(f"{name}\t{result.text}" if several else result.text, flush=True)
-        if save_plot is not None:
-            _save_figure(result, save_plot)
-    if failures:
-        raise typer.Exit(1)
-
-
-def _save_figure(caption: Translation, file: Path) -> None:
     from ..data.media import PictureReader
+    from ..decoding import load_model_and_tokenizers
     from ..seeing.align import caption_word_weights
     from ..seeing.figures import MAX_WORDS, save_caption_figure
 
-    weights, words = caption_word_weights(caption)
-    save_caption_figure(file, PictureReader(FIGURE_PIXELS).encode(caption.source), weights, words)
-    only = f", the first {MAX_WORDS} of {len(words)} words" if len(words) > MAX_WORDS else ""
-    typer.echo(f"wrote {file}{only}", err=True)
+    loaded = load_model_and_tokenizers.load(model or CAPTIONER, find_device(device), wanted=("caption",))
+    for name, result in _written(loaded, pictures, save_plot, beams):
+        for about in loaded.tokenizers.source.remarks(name):
+            remark(about)
+        if save_plot is not None:
+            weights, words = caption_word_weights(result)
+            save_caption_figure(save_plot, PictureReader(FIGURE_PIXELS).encode(name), weights, words)
+            only = f", the first {MAX_WORDS} of {len(words)} words" if len(words) > MAX_WORDS else ""
+            remark_written(save_plot, only)
 
 
 @app.command()
 def export(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, a model's folder, or one that ships.")],
+    run: options.TrainedModel,
     to: Annotated[str, typer.Option(metavar="[ctranslate2|onnx]", help="The library to write for.")] = "ctranslate2",
     out: Annotated[
         Path | None,
@@ -475,9 +407,9 @@ def export(
     model, run_folder = load_model_and_tokenizers.find(run)
     folder = out or load_model_and_tokenizers.export_folder(model, run_folder, to)
     tokenizers = TokenizerPair.load(model)
-    options: dict[str, Any] = {"quantization": quantization, "force": force, "weights": model / WEIGHTS}
+    how: dict[str, Any] = {"quantization": quantization, "force": force, "weights": model / WEIGHTS}
     write = export_onnx if to == "onnx" else export_ctranslate2
-    write(load(model), tokenizers, folder, **options)  # type: ignore[arg-type]
+    write(load(model), tokenizers, folder, **how)  # type: ignore[arg-type]
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     typer.echo(f"wrote {folder} ({size / 1e6:.1f} MB)")
 
@@ -488,11 +420,9 @@ TOKEN = "REGARD_TOKEN"
 
 @app.command()
 def serve(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run's folder, a model's folder, or one that ships.")],
-    host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0: all addresses.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any free port.")] = 8400,
+    model: options.TrainedModel,
+    host: options.Host = "127.0.0.1",
+    port: options.Port = 8400,
     batch: Annotated[int, typer.Option(metavar="N", min=1, max=4096, help="Texts computed together, at most.")] = 64,
     wait: Annotated[
         float,
@@ -505,9 +435,9 @@ def serve(
         bool,
         typer.Option("--token/--no-token", help=f"Ask for a token: that of {TOKEN}, or a new one, which is printed."),
     ] = True,
-    engine: EngineName = "torch",
-    precision: Precision = "float32",
-    device: Device = "auto",
+    engine: options.EngineName = "torch",
+    precision: options.Precision = "float32",
+    device: options.Device = "auto",
 ) -> None:
     """Serve a translator or a text classifier over HTTP, computing the texts of many requests together.
 
@@ -520,6 +450,7 @@ def serve(
       REGARD_TOKEN=secret regard serve runs/mine --host 0.0.0.0 --port 80
       regard serve runs/mine --engine ctranslate2 --batch 128 --wait 10
     """
+    check_port(host, port)
     from ..serving.application import create_serve_app
     from ..serving.batches import ServedModel
     from ..viewer.server import AppServer

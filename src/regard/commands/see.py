@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ..messages import count_of
-from .app import Device, ModelName, StateFolder, TrustRemoteCode, app, check_outputs, find_device
-from .inputs import one_text, text_or_lines
+from . import inputs, options
+from .app import app, check_outputs, check_port, find_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..decoding.answers import AnswerInputs
-    from ..seeing.corpus import Process, Sums
+    from ..seeing.corpus import Sums
     from ..seeing.effects import Effects
-    from ..seeing.text_models import TextModel, TokenizedText
     from ..seeing.trace import Seen
     from ..viewer.library import Library, ModelEntry
     from ..viewer.traces import TraceView
@@ -28,17 +27,15 @@ if TYPE_CHECKING:
 
 @app.command()
 def see(
-    model: ModelName,
+    model: options.ModelName,
     texts: Annotated[list[str], typer.Argument(metavar="TEXT", help="What the model reads, in quotes.")],
-    second: Annotated[
-        str | None, typer.Option("--with", metavar="TEXT", help="A second sentence, for models that read pairs.")
-    ] = None,
+    second: options.Second = None,
     layer: Annotated[int | None, typer.Option(metavar="N", min=0, help="Draw a head of this layer.")] = None,
     head: Annotated[int, typer.Option(metavar="N", min=0, help="Which head to draw.")] = 0,
     links: Annotated[int, typer.Option(metavar="N", min=0, help="How many of the largest weights to list.")] = 12,
     save: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write a trace, for regard.load_trace.")] = None,
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    device: options.Device = "auto",
+    trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """Show the attention of a model that reads a text: all layers, the patterns of heads, the largest weights.
 
@@ -54,15 +51,14 @@ def see(
       regard see opinions-lstm "the food was not good" --layer 0
       regard see scenes-soft scene:test:0:7 --layer 0
     """
-    from rich.console import Console
-
-    from ..seeing.head_report import check_head, report
-
     if save is not None and save.exists():
         raise ValueError(f"{save} exists; choose another name for the trace, or remove it")
-    from ..decoding.load_model_and_tokenizers import is_own_model
+    text = inputs.one_text(texts) or ""
+    from rich.console import Console
 
-    console, text = Console(), one_text(texts) or ""
+    from ..decoding.load_model_and_tokenizers import is_own_model
+    from ..seeing.head_report import check_head, report
+
     if is_own_model(model):
         seen = _watch_own(model, text, second, find_device(device))
     else:
@@ -73,6 +69,7 @@ def see(
         check_head(seen, layer, head)
     if save is not None:  # before anything is printed: with `| head` the process ends there
         seen.save(save)
+    console = Console()
     for part in report(seen, layer, head, links):
         console.print(part)
     if save is not None:
@@ -112,21 +109,17 @@ MAX_TEXTS = 1_000_000
 
 @app.command()
 def patterns(
-    model: ModelName,
+    model: options.ModelName,
     text: Annotated[str, typer.Argument(metavar="TEXT|FILE", help="One text; or a file, each line a text (.xz too).")],
     texts: Annotated[
         int, typer.Option(metavar="N", min=1, max=MAX_TEXTS, help="Read at most N lines of a file.")
     ] = 100,
     length: Annotated[int, typer.Option(metavar="N", min=2, help="Truncate texts to N tokens.")] = MAX_LENGTH,
-    save_plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Draw the scores into a file: .png, .svg or .pdf.")
-    ] = None,
-    save_table: Annotated[
-        Path | None, typer.Option(metavar="FILE.csv", help="Write the scores of all heads: .csv or .parquet.")
-    ] = None,
-    state: StateFolder = None,
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    save_plot: options.SavePlot = None,
+    save_table: options.SaveTable = None,
+    state: options.StateFolder = None,
+    device: options.Device = "auto",
+    trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """Find the patterns of a model's heads, by the published definitions, over a text or the lines of a file.
 
@@ -139,25 +132,24 @@ def patterns(
       regard patterns smollm2 article.txt --length 2048 --save-plot heads.png
       torchrun --nproc-per-node 8 -m regard patterns smollm2 corpus.txt.xz --texts 1000000 --state sums
     """
+    check_outputs(save_plot, save_table)
+    lines = inputs.text_or_lines(text, texts)
     from rich.console import Console
 
-    from .. import __version__
     from ..decoding.load_model_and_tokenizers import is_own_model
-    from ..seeing.corpus import Process, progress_bar, run_corpus, weights_digest
+    from ..seeing.corpus import Process, corpus_settings, run_corpus
     from ..seeing.figures import save_head_maps
     from ..seeing.head_report import best_heads_table, label_table
     from ..seeing.patterns import Patterns
     from ..seeing.text_models import load_text_model
 
-    check_outputs(save_plot, save_table)
     if is_own_model(model):
         raise ValueError(f"{model} translates; patterns are about models that read one text. See it with: regard see")
-    process = Process.from_environment()
+    process, console = Process.from_environment(), Console()
     text_model = load_text_model(model, find_device(device, process.local), trust_remote_code=trust_remote_code)
     if text_model.is_encoder_decoder:
         raise ValueError(f"{model} is an encoder-decoder; patterns are about models that read one text")
     text_model.max_length = min(text_model.max_length, length)
-    console, lines = Console(), text_or_lines(text, texts)
 
     def add(sums: Sums, number: int) -> None:
         read = text_model.encode(lines[number])
@@ -172,31 +164,23 @@ def patterns(
             raise ValueError("the weights are not what the model computed (see the table), so patterns are not scored")
         Patterns(sums=sums).add(seen, read, number=number)
 
-    settings = {
-        "analysis": "patterns",
-        "model": model,
-        "weights": weights_digest(text_model.model),
-        "regard": __version__,
-        "length": length,
-        "texts": _digest(lines),
-    }
-    sums = run_corpus(len(lines), add, state, settings, process=process, progress=progress_bar("texts", process))
+    settings = corpus_settings("patterns", model, text_model.model, lines, length=length)
+    sums = run_corpus(len(lines), add, state, settings, process=process)
     if sums is None:  # another process prints the result
         return
-    all_patterns = Patterns(sums=sums)
-    console.print(label_table(all_patterns))
+    found = Patterns(sums=sums)
+    console.print(label_table(found))
     console.print("")
-    console.print(best_heads_table(all_patterns))
-    share = all_patterns.sink_share()
+    console.print(best_heads_table(found))
     console.print(
-        f"\n{count_of(all_patterns.texts, 'text')}; {share:.0%} of the heads give the first token over 0.3: sinks"
+        f"\n{count_of(found.texts, 'text')}; {found.sink_share():.0%} of the heads give the first token over 0.3: sinks"
     )
     if save_table is not None:
-        all_patterns.table().save(save_table)
+        found.table().save(save_table)
         console.print(f"wrote {save_table}", markup=False)
     if save_plot is not None:
-        names = [name for name in PLOTTED if name in all_patterns.heads()[0].scores]
-        save_head_maps(save_plot, {name: all_patterns.scores(name) for name in names})
+        names = [name for name in PLOTTED if name in found.heads()[0].scores]
+        save_head_maps(save_plot, {name: found.scores(name) for name in names})
         console.print(f"wrote {save_plot}", markup=False)
 
 
@@ -206,7 +190,7 @@ By = Literal["zero", "mean", "patch"]
 
 @app.command()
 def effects(
-    model: ModelName,
+    model: options.ModelName,
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT", help="What the model reads, in quotes; or give --file.")
     ] = None,
@@ -229,15 +213,11 @@ def effects(
         int | None,
         typer.Option(metavar="N", min=0, help="Estimate all from one backward pass, then run the N largest."),
     ] = None,
-    save_table: Annotated[
-        Path | None, typer.Option(metavar="FILE.csv", help="Write all effects: .csv or .parquet.")
-    ] = None,
-    save_plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Draw the effects of heads: .png, .svg or .pdf.")
-    ] = None,
-    state: StateFolder = None,
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    save_table: options.SaveTable = None,
+    save_plot: options.SavePlot = None,
+    state: options.StateFolder = None,
+    device: options.Device = "auto",
+    trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """Find which heads, layers or tokens a language model's next word depends on, by replacing one at a time.
 
@@ -248,16 +228,14 @@ def effects(
       regard effects smollm2 "The capital of France is" --exact 20 --save-table heads.csv
       torchrun --nproc-per-node 8 -m regard effects smollm2 --file prompts.tsv --state sums
     """
-    from ..seeing.corpus import Process
-
     check_outputs(save_plot, save_table)
     if save_plot is not None and of != "heads":
         raise ValueError(f"--save-plot draws layers × heads; these are effects of {of}")
-    text, process = one_text(texts), Process.from_environment()
+    text = inputs.one_text(texts)
     if (text is None) == (file is None):
         raise ValueError("give one text; or --file, with a text, a tab and its answer on each line")
-    if file is None and (state is not None or process.count > 1):
-        raise ValueError("--state and several processes are for the texts of a --file; one text is one process's work")
+    if file is None and state is not None:
+        raise ValueError("--state is for the texts of a --file")
     if file is not None and (of == "tokens" or by == "patch"):
         raise ValueError(
             "over a --file there are effects of heads and layers by zero or mean, no --of tokens, --by patch"
@@ -266,53 +244,45 @@ def effects(
         raise ValueError(
             "the lines of a --file hold the answers; --answer, --instead, --corrupted and --exact are for one text"
         )
-    language_model = _load(model, find_device(device, process.local), trust_remote_code)
-    if file is None:
-        title, result, tokens = _of_text(language_model, text or "", answer, instead, of, by, corrupted, exact)
+    rows = [] if file is None else _prompts(inputs.require_file(file))
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    network, answers_of = _language_model(model, find_device(device, local), trust_remote_code)
+    names: list[str] = []  # of tokens
+    if text is not None:
+        title, result, names = _of_text(answers_of, text, answer, instead, of, by, corrupted, exact)
     else:
-        mean = _over_file(language_model, file, of, by, state, process)
+        mean = _over_file(model, network, answers_of, rows, of, by, state)
         if mean is None:  # another process prints the result
             return
-        title, result, tokens = f"logit of the answer, mean over {file}", mean, []
-    _report(title, result, tokens, save_table, save_plot)
+        title, result = f"logit of the answer, mean over {file}", mean
+    typer.echo(f"{title}\n{result!r}")
+    for site, _ in result.strongest(10) if names else ():
+        typer.echo(f"  token {site.token}: {names[site.token or 0]!r}")
+    if save_table is not None:
+        result.save(save_table)
+        typer.echo(f"wrote {save_table}")
+    if save_plot is not None:
+        from ..seeing.figures import save_head_maps
+
+        save_head_maps(save_plot, {f"effect by {result.by}": result.matrix()}, signed=True)
+        typer.echo(f"wrote {save_plot}")
 
 
-@dataclass(frozen=True, slots=True)
-class _LanguageModel:
-    """A model that continues a text, of Hugging Face or of regard."""
-
-    name: str
-    network: nn.Module
-    answers: Callable[[str], AnswerInputs]
-    """The next tokens after a text."""
-    tokens: Callable[[str], list[str]]
-
-
-def _load(name: str, device: str, trust_remote_code: bool) -> _LanguageModel:
+def _language_model(name: str, device: str, trust_remote_code: bool) -> tuple[nn.Module, Callable[[str], AnswerInputs]]:
+    """A model that continues a text, of Hugging Face or of regard, and the next tokens that it may give to a text."""
     from ..decoding import load_model_and_tokenizers
     from ..decoding.answers import text_model_answers, writer_answers
     from ..seeing.text_models import load_text_model
 
     if load_model_and_tokenizers.is_own_model(name):
         own = load_model_and_tokenizers.load(name, device, wanted=("write",))
-        tokenizer = own.tokenizers.target
-        return _LanguageModel(
-            name,
-            own.model,
-            lambda text: writer_answers(own, tokenizer.continued(_some_text(text))),
-            lambda text: tokenizer.pieces(tokenizer.continued(text)),
-        )
+        return own.model, lambda text: writer_answers(own, own.tokenizers.target.continued(text))
     text_model = load_text_model(name, device, with_head=True, trust_remote_code=trust_remote_code)
-    return _LanguageModel(
-        text_model.name,
-        text_model.model,
-        lambda text: text_model_answers(text_model, _whole_text(text_model, text)),
-        lambda text: text_model.encode(text).tokens,
-    )
+    return text_model.model, lambda text: text_model_answers(text_model, text_model.encode(text, truncate=False))
 
 
 def _of_text(
-    language_model: _LanguageModel,
+    answers_of: Callable[[str], AnswerInputs],
     text: str,
     answer: str | None,
     instead: str | None,
@@ -321,13 +291,13 @@ def _of_text(
     corrupted: str | None,
     exact: int | None,
 ) -> tuple[str, Effects, list[str]]:
-    """What is explained, the effects, and the text's tokens."""
+    """What is explained, the effects, and of those of tokens the tokens."""
     import torch
 
     from ..seeing.effects import effects as sweep
 
-    answers = language_model.answers(text)
-    other = None if corrupted is None else language_model.answers(corrupted).inputs
+    answers = answers_of(text)
+    other = None if corrupted is None else answers_of(corrupted).inputs
     if answer is None:
         with torch.no_grad():
             chosen = int(answers.scores(answers.model(**answers.inputs))[0].argmax())
@@ -336,83 +306,51 @@ def _of_text(
     metric = answers.metric(chosen, None if instead is None else answers.find(instead))
     result = sweep(answers.model, answers.inputs, metric, of=of, by=by, corrupted=other, exact=exact)
     words = [answers.names([chosen])[0].strip("▁Ġ ") or " ", *([] if instead is None else [instead])]
-    return f"logit of {' less that of '.join(repr(word) for word in words)}", result, language_model.tokens(text)
+    ids = answers.inputs["input_ids" if "input_ids" in answers.inputs else "target"][0].tolist()
+    title = f"logit of {' less that of '.join(map(repr, words))}"
+    return title, result, answers.names(ids) if of == "tokens" else []
 
 
-def _over_file(
-    language_model: _LanguageModel, file: Path, of: Of, by: By, state: Path | None, process: Process
-) -> Effects | None:
-    """The mean effects over the lines of a file; None in all processes but the first."""
-    from .. import __version__
-    from ..seeing.corpus import add_effects, mean_effects, progress_bar, run_corpus, weights_digest
-    from ..seeing.effects import effects as sweep
-
-    if not file.is_file():
-        raise ValueError(f"there is no file {file}")
-    lines = text_or_lines(str(file), MAX_TEXTS)
-    rows = [line.split("\t") for line in lines]
-    chosen: list[list[int]] = []
-    for number, row in enumerate(rows, 1):  # all of them before the first run, which may take hours
+def _prompts(file: Path) -> list[list[str]]:
+    """A text, an answer and perhaps another answer of each line."""
+    rows = [line.split("\t") for line in inputs.text_or_lines(str(file), MAX_TEXTS)]
+    for number, row in enumerate(rows, 1):
         if len(row) not in (2, 3):
             raise ValueError(
                 f"{file}, text {number}: expected a text, an answer and perhaps another, got {len(row)} cells"
             )
+    return rows
+
+
+def _over_file(
+    name: str,
+    network: nn.Module,
+    answers_of: Callable[[str], AnswerInputs],
+    rows: list[list[str]],
+    of: Of,
+    by: By,
+    state: Path | None,
+) -> Effects | None:
+    """The mean effects over prompts; None in all processes but the first."""
+    from ..seeing.corpus import add_effects, corpus_settings, mean_effects, run_corpus
+    from ..seeing.effects import effects as sweep
+
+    chosen: list[list[int]] = []
+    for number, (text, *words) in enumerate(rows, 1):  # all of them before the first run, which may take hours
         try:
-            answers = language_model.answers(row[0])
-            chosen.append([answers.find(word) for word in row[1:]])
+            answers = answers_of(text)
+            chosen.append([answers.find(word) for word in words])
         except ValueError as error:
-            raise ValueError(f"{file}, text {number}: {error}") from None
+            raise ValueError(f"text {number}: {error}") from None
 
     def add(sums: Sums, number: int) -> None:
-        answers = language_model.answers(rows[number][0])
+        answers = answers_of(rows[number][0])
         metric = answers.metric(*chosen[number])
         add_effects(sums, sweep(answers.model, answers.inputs, metric, of=of, by=by, progress=False))
 
-    settings = {
-        "analysis": f"effects of {of} by {by}",
-        "model": language_model.name,
-        "weights": weights_digest(language_model.network),
-        "regard": __version__,
-        "texts": _digest(lines),
-    }
-    sums = run_corpus(len(rows), add, state, settings, process=process, progress=progress_bar("texts", process))
+    settings = corpus_settings(f"effects of {of} by {by}", name, network, ["\t".join(row) for row in rows])
+    sums = run_corpus(len(rows), add, state, settings)
     return None if sums is None else mean_effects(sums, by)
-
-
-def _report(title: str, result: Effects, tokens: list[str], save_table: Path | None, save_plot: Path | None) -> None:
-    from rich.console import Console
-
-    from ..seeing.figures import save_signed_maps
-
-    console = Console()
-    console.print(title, markup=False)
-    console.print(repr(result), markup=False)
-    if result.of == "tokens":
-        lines = [f"  token {site.token}: {tokens[site.token or 0]!r}" for site, _ in result.strongest(10)]
-        console.print("\n".join(lines), markup=False)
-    if save_table is not None:
-        result.save(save_table)
-        console.print(f"wrote {save_table}", markup=False)
-    if save_plot is not None:
-        save_signed_maps(save_plot, {f"effect by {result.by}": result.matrix()})
-        console.print(f"wrote {save_plot}", markup=False)
-
-
-def _some_text(text: str) -> str:
-    if not text.strip():
-        raise ValueError("there is no text to read: it is empty")
-    return text
-
-
-def _whole_text(text_model: TextModel, text: str) -> TokenizedText:
-    """The whole text: the logits after a truncated one are not those of its next word."""
-    from ..seeing.text_models import TokenizedText
-
-    limit = text_model.max_length
-    whole = TokenizedText.encode(text_model.tokenizer, _some_text(text), None, limit + 1)
-    if len(whole) > limit:
-        raise ValueError(f"the text has more than {limit} tokens, which is as many as {text_model.name} reads")
-    return whole
 
 
 EXAMPLES = {"translate": ("My sister has a small black dog.", 0), "generate": ("My lord, the night is", 48)}
@@ -427,14 +365,9 @@ def view(
     text: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT]", help="The first text for the model, in quotes.")
     ] = None,
-    second: Annotated[
-        str | None, typer.Option("--with", metavar="TEXT", help="A second sentence, for models that read pairs.")
-    ] = None,
-    host: Annotated[
-        str,
-        typer.Option(metavar="ADDRESS", help="Serve other machines too, at this address."),
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any free port.")] = 0,
+    second: options.Second = None,
+    host: options.Host = "127.0.0.1",
+    port: options.Port = 0,
     token: Annotated[
         bool,
         typer.Option(
@@ -460,37 +393,29 @@ def view(
       regard view runs/bahdanau-phrasebook-1 "the red car"
       regard view scenes-soft scene:test:0:7
     """
+    first_text = inputs.one_text(None if _is_trace(what) else text)
+    if second is not None and first_text is None:
+        raise ValueError("--with is a second text; give the model and the first text before it")
+    check_port(host, port)
     from ..viewer.server import Server
 
-    other = _second_trace(what, text)
-    library = _library(what, None if other else one_text(text), second)
-    if other is not None:
-        library.add(other)
-        library.opening = {"view": "map", "map": {"other": {"trace": other.id, "call": "0", "head": 0}}}
-    first = "heads" if what is not None and library.traces and other is None else ""
+    library = _library(what, text or [], second)
+    first = "heads" if what is not None and library.traces and "view" not in library.opening else ""
     server = Server(library, host, port, view=first, token=token)
     typer.echo(f"regard view: {server.url}\nCtrl-C ends it")
     server.run(server.open if browser else None)
 
 
-def _second_trace(what: str | None, texts: list[str] | None) -> TraceView | None:
-    """The second of two traces that are compared: `regard view one other`."""
-    from ..seeing.trace import load_trace
-    from ..viewer.traces import TraceView
-
-    folders = [what or "", *(texts or [])]
-    if len(folders) != 2 or not all((Path(folder) / "trace.json").is_file() for folder in folders):
-        return None
-    return TraceView.of(load_trace(folders[1]), pinned=True)
+def _is_trace(place: str | None) -> bool:
+    return place is not None and (Path(place) / "trace.json").is_file()
 
 
-def _library(what: str | None, text: str | None, second: str | None) -> Library:
+def _library(what: str | None, texts: list[str], second: str | None) -> Library:
+    """The traces and models of the page: of a trace (or two), or of a model that reads the first text."""
     from ..seeing.trace import load_trace
     from ..viewer.library import Library, installed_models, model_at
     from ..viewer.traces import STATE, TraceView, first_trace
 
-    if second is not None and text is None:
-        raise ValueError("--with is a second text; give the model and the first text before it")
     if what is None:
         library = Library([first_trace()], installed_models())
         library.opening = dict(STATE)
@@ -498,18 +423,23 @@ def _library(what: str | None, text: str | None, second: str | None) -> Library:
         able = [x for x in library.models.values() if x.task in EXAMPLES and x.ours and x.attends]
         library.pending = [(x.name, x.examples[0], 0) if x.examples else (x.name, *EXAMPLES[x.task]) for x in able]
         return library
-    if (Path(what) / "trace.json").is_file():
-        if text is not None:
-            raise ValueError(f"{what} is a trace, which takes no text; leave out the text")
-        return Library([TraceView.of(load_trace(what), pinned=True)], installed_models())
+    if _is_trace(what):
+        if len(texts) > 1 or not all(map(_is_trace, texts)):
+            raise ValueError(f"{what} is a trace, which takes no text but may stand beside another; leave out the text")
+        library = Library(
+            [TraceView.of(load_trace(place), pinned=True) for place in (what, *texts)], installed_models()
+        )
+        if texts:
+            library.opening = {"view": "map", "map": {"other": {"trace": [*library.traces][1], "call": "0", "head": 0}}}
+        return library
     model = model_at(what)
     library = Library(models=[model, *(other for other in installed_models() if other.name != model.name)])
-    if text is None and not Path(what).exists() and what not in {x.name for x in installed_models()}:
+    if texts and model.ours and model.task in ("caption", "listen"):
+        library.add(_read_file(library, model, texts[0]))
+    elif texts:
+        library.read(model.name, texts[0], second).pinned = True
+    elif not Path(what).exists() and what not in {x.name for x in installed_models()}:
         library.loaded(model)  # neither a folder nor installed: an error now, not an empty page
-    if text is not None and model.ours and model.task in ("caption", "listen"):
-        library.add(_read_file(library, model, text))
-    elif text is not None:
-        library.read(model.name, text, second).pinned = True
     return library
 
 
@@ -523,14 +453,3 @@ def _read_file(library: Library, model: ModelEntry, file: str) -> TraceView:
     if not len(seen):
         raise ValueError(f"no attention of {model.name} could be watched: {seen.advice}")
     return TraceView.of(seen, f"{model.title.split(',')[0]} · {Path(file).name}", grid=grid, pinned=True)
-
-
-def _digest(texts: list[str]) -> str:
-    """SHA-256 of texts and their order."""
-    from hashlib import sha256
-
-    total = sha256()
-    for text in texts:
-        encoded = text.encode("utf-8", "surrogatepass")
-        total.update(len(encoded).to_bytes(8, "big") + encoded)
-    return total.hexdigest()

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import atexit
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .app import (
-    Beams,
-    CoveragePenalty,
-    Device,
-    EngineName,
-    LengthPenalty,
-    PairColumns,
-    Precision,
-    Tokens,
-    app,
-    check_outputs,
-    find_device,
-    output_console,
-    search_settings,
-)
+from . import inputs, options
+from .app import app, check_outputs, find_device, output_console, remark, search_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ..data.rows import Pair
     from ..decoding.load_model_and_tokenizers import Pretrained
-    from ..training.recipe_files import Switch
     from ..training.run import Run
 
 
@@ -72,41 +62,46 @@ def train(
     from ..training import recipe_files
     from ..training.distributed import ignore_signals
     from ..training.fitting import fit
-    from ..training.recipe_sections import RecipeError
     from ..training.run import RECIPE, Run
 
-    try:
-        if resume is not None:
+    with recipe_errors():
+        if resume is None:
+            chosen = recipe_files.load_recipe(recipe or "", settings or [])
+        else:
             chosen = Run.open(resume).recipe
             if changes:
                 chosen = recipe_files.load_recipe(resume / RECIPE, changes)
-        else:
-            chosen = recipe_files.load_recipe(recipe or "", settings or [])
-    except RecipeError as error:  # one line each; main() would make one line of them all
-        typer.echo(f"regard: {error}", err=True)
-        raise typer.Exit(1) from None
     folder = resume or out or Path("runs") / f"{chosen.name}-{chosen.seed}"
     fit(chosen, folder, resume=resume is not None, force=force)
     # Python and PyTorch take a moment to shut down. The model is saved, so a signal meanwhile changes no exit status.
     atexit.register(ignore_signals)
 
 
+@contextmanager
+def recipe_errors() -> Iterator[None]:
+    """Prints the problems of a recipe, one line each; `main` would make one line of them all."""
+    from ..training.recipe_sections import RecipeError
+
+    try:
+        yield
+    except RecipeError as error:
+        remark(str(error))
+        raise typer.Exit(1) from None
+
+
 WRITERS = ("translate", "caption", "spell")
 TASKS = {  # that an option applies to
     "--columns": (*WRITERS, "classify"),
     "--beams": WRITERS,
-    "--length-penalty": WRITERS,
-    "--coverage-penalty": WRITERS,
     "--save": (*WRITERS, "classify"),
     "--save-plot": ("translate",),
     "--tokenised": ("translate",),
-    "--tokens": ("translate",),
 }
 
 
 @app.command()
 def evaluate(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, a model's folder, or one that ships.")],
+    run: options.TrainedModel,
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -117,22 +112,16 @@ def evaluate(
     split: Annotated[
         Literal["test", "valid"] | None, typer.Option(help="Which split of the run's own data. [default: test]")
     ] = None,
-    columns: PairColumns = None,
+    columns: options.PairColumns = None,
     tokenised: Annotated[bool, typer.Option("--tokenised", help="The text of the file is tokenised already.")] = False,
-    beams: Beams = None,
-    length_penalty: LengthPenalty = None,
-    coverage_penalty: CoveragePenalty = None,
+    beams: options.Beams = None,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the model's output for each source, a line each.")
     ] = None,
-    save_plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.png", help="Draw a translator's BLEU by sentence length: .png, .svg or .pdf."),
-    ] = None,
-    engine: EngineName = "torch",
-    precision: Precision = "float32",
-    device: Device = "auto",
-    tokens: Tokens = None,
+    save_plot: options.SavePlot = None,
+    engine: options.EngineName = "torch",
+    precision: options.Precision = "float32",
+    device: options.Device = "auto",
 ) -> None:
     """Score a model: a translator by BLEU, chrF, perplexity, alignment and speed, others by the metrics of their task.
 
@@ -151,21 +140,6 @@ def evaluate(
       regard evaluate runs/lstm-phrases-1 my.txt
       regard evaluate runs/birds/model-300
     """
-    from ..data.rows import header_remark
-    from ..decoding import load_model_and_tokenizers
-    from ..files import write_text
-    from ..training import results
-    from ..training.evaluation import (
-        TaskEvaluation,
-        default_columns,
-        evaluate_loaded,
-        pairs_of_file,
-        pairs_of_run,
-        parse_columns,
-        trained_columns,
-    )
-    from ..training.results import evaluation_tables, save_length_curves
-
     check_outputs(save_plot)
     if save is not None and (save.is_dir() or not save.absolute().parent.is_dir()):
         raise ValueError(f"--save {save} cannot be written: give a file in a folder that exists")
@@ -173,43 +147,38 @@ def evaluate(
         raise ValueError("--columns and --tokenised describe a FILE, and none is given")
     if file is not None and split is not None:
         raise ValueError("--split chooses among the run's own data; leave it out, or the FILE")
-    options = {
-        "--columns": columns,
-        "--beams": beams,
-        "--length-penalty": length_penalty,
-        "--coverage-penalty": coverage_penalty,
-        "--save": save,
-        "--save-plot": save_plot,
-        "--tokenised": tokenised or None,
-        "--tokens": tokens,
-    }
+    inputs.require_there(file)
+    from ..decoding import load_model_and_tokenizers
+    from ..files import write_text
+    from ..training import results
+    from ..training.evaluation import TaskEvaluation, evaluate_loaded, pairs_of_run
+
     loaded = load_model_and_tokenizers.load(run, find_device(device), engine, precision=precision)
     digest = loaded.weights_sha256  # now: the model of a run may be replaced while it is evaluated
+    given = {
+        "--columns": columns is not None,
+        "--beams": beams is not None,
+        "--save": save is not None,
+        "--save-plot": save_plot is not None,
+        "--tokenised": tokenised,
+    }
     task = loaded.model.task
-    for option, value in options.items():
-        if value is not None and task not in TASKS[option]:
-            raise ValueError(
-                f"{option} is for models that {' or '.join(TASKS[option])}; "
-                f"{run} is one for `regard {load_model_and_tokenizers.COMMANDS.get(task, task)}`"
-            )
+    for option in (name for name, is_given in given.items() if is_given and task not in TASKS[name]):
+        command = load_model_and_tokenizers.COMMANDS.get(task, task)
+        raise ValueError(
+            f"{option} is for models that {' or '.join(TASKS[option])}; {run} is one for `regard {command}`"
+        )
     if task != "translate" and loaded.run is None:
         raise ValueError(f"{loaded.folder} is a model without its run, which says how it is scored; give the run")
-    settings = search_settings(loaded, beams, length_penalty, coverage_penalty)
     if file is None:
         data: str = split or "test"
         pairs, tokenised = pairs_of_run(loaded, split or "test")
     else:
         # By its path: other files may have its name, and the run's own splits are called test and valid.
         data = f"./{file}" if str(file) in ("test", "valid") else str(file)
-        chosen = parse_columns(columns)
-        if columns is None and task != "write" and (trained := default_columns(loaded, file)) != chosen:
-            chosen, names = trained, " and ".join(map(str, trained[:2]))
-            typer.echo(f"regard: columns {names} of {file} are read, as in training; --columns names others", err=True)
-        pairs = pairs_of_file(file, task, chosen)
-        trained_names = [name for name in trained_columns(loaded) if isinstance(name, str)]
-        if task != "write" and (remark := header_remark(pairs[0], chosen, "--columns {},{}", trained_names)):
-            typer.echo(f"regard: {remark}", err=True)
-    evaluation, texts = evaluate_loaded(loaded, pairs, settings, tokens=tokens, tokenised=tokenised)
+        pairs = _pairs_of_file(loaded, file, columns)
+    settings = search_settings(loaded, beams)
+    evaluation, texts = evaluate_loaded(loaded, pairs, settings, tokens=None, tokenised=tokenised)
     # Files are written before anything is printed: with `| head` the process ends there. If one cannot be written, the
     # scores are printed all the same.
     files, write_error = [], None
@@ -218,7 +187,7 @@ def evaluate(
             write_text(save, "".join(f"{text}\n" for text in texts))
             files.append(save)
         if save_plot is not None and not isinstance(evaluation, TaskEvaluation):
-            save_length_curves(save_plot, {_label(loaded, run): evaluation})
+            results.save_length_curves(save_plot, {_label(loaded, run): evaluation})
             files.append(save_plot)
         if loaded.run is not None:
             how: list[str] = [precision if engine == "torch" else engine]
@@ -230,12 +199,30 @@ def evaluate(
     except OSError as error:
         write_error = error
     console = output_console()
-    for table in evaluation_tables(data, evaluation, tokenised):
+    for table in results.evaluation_tables(data, evaluation, tokenised):
         console.print(table)
     for path in files:
         typer.echo(f"wrote {path}")
     if write_error is not None:
         raise write_error
+
+
+def _pairs_of_file(loaded: Pretrained, file: Path, columns: str | None) -> list[Pair]:
+    """By the columns that are given, else by those of the training, if the file has them, else the first two."""
+    from ..data.rows import header_remark
+    from ..training.evaluation import default_columns, pairs_of_file, parse_columns, trained_columns
+
+    task, chosen = loaded.model.task, parse_columns(columns)
+    if task == "write":
+        return pairs_of_file(file, task, chosen)
+    if columns is None and (trained := default_columns(loaded, file)) != chosen:
+        chosen, names = trained, " and ".join(map(str, trained[:2]))
+        remark(f"columns {names} of {file} are read, as in training; --columns names others")
+    pairs = pairs_of_file(file, task, chosen)
+    trained_names = [name for name in trained_columns(loaded) if isinstance(name, str)]
+    if header := header_remark(pairs[0], chosen, "--columns {},{}", trained_names):
+        remark(header)
+    return pairs
 
 
 def _label(loaded: Pretrained, name: str) -> str:
@@ -254,10 +241,7 @@ def compare(
         list[Path], typer.Argument(metavar="RUN", help="Folders of runs that were evaluated, or of models in them.")
     ],
     data: Annotated[str | None, typer.Option(metavar="NAME", help="Only scores on this data, e.g. test.")] = None,
-    save_plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.png", help="Draw BLEU by sentence length, a line per run that translates."),
-    ] = None,
+    save_plot: options.SavePlot = None,
 ) -> None:
     """Compare evaluated runs in a table.
 
@@ -269,14 +253,9 @@ def compare(
       regard compare runs/seq2seq-phrasebook-1 runs/bahdanau-phrasebook-1
       regard compare runs/*-multi30k-1 --save-plot lengths.svg
     """
+    check_outputs(save_plot)
     from ..training import results
     from ..training.evaluation import TranslationEvaluation
-    from ..training.results import comparison_tables, save_length_curves
-
-    check_outputs(save_plot)
-
-    def remark(message: str) -> None:
-        typer.echo(f"regard: {message}", err=True)
 
     evaluated = [run for run in runs if (results.results_folder(run) / results.NAME).is_file()] or runs[:1]
     for run in runs:
@@ -293,8 +272,8 @@ def compare(
             raise ValueError("--save-plot draws BLEU by sentence length, and none of these runs translates")
         if len({row.data for row, _ in translations}) > 1:
             raise ValueError("these runs were evaluated on several things; choose one to plot with --data")
-        save_length_curves(save_plot, {row.run: scores for row, scores in translations})
-    for table in comparison_tables(rows):
+        results.save_length_curves(save_plot, {row.run: scores for row, scores in translations})
+    for table in results.comparison_tables(rows):
         output_console().print(table)
     if save_plot is not None:
         typer.echo(f"wrote {save_plot}")
@@ -330,11 +309,9 @@ def recipes(
     from ..training.recipe import recipe_toml
 
     architectures, corpora = recipe_files.architectures(), recipe_files.corpora()
-    if name is not None and name in architectures | corpora:
-        typer.echo(recipe_files.part_toml(name), nl=False)
-        return
     if name is not None:
-        typer.echo(recipe_toml(recipe_files.load_recipe(name)), nl=False)
+        is_part = name in architectures | corpora
+        typer.echo(recipe_files.part_toml(name) if is_part else recipe_toml(recipe_files.load_recipe(name)), nl=False)
         return
     shipped, tasks = recipe_files.recipe_summaries(), recipe_files.recipe_tasks()
     width = max(map(len, [*shipped, *architectures, *corpora]))
@@ -346,12 +323,16 @@ def recipes(
                 typer.echo(f"{'*' if data in EMBEDDED else ' '} {recipe:<{width}}  {about}")
         typer.echo("")
     typer.echo("* needs no data: regard makes it")
-    typer.echo('\nArchitectures: a recipe for a corpus of your own says base = ["NAME"] and has a [data] section')
-    for base, about in architectures.items():
-        typer.echo(f"  {base:<{width}}  {about}")
-    typer.echo('\nCorpora: a recipe for a model of your own says base = ["NAME"] and has the sections of the model')
-    for base, about in corpora.items():
-        typer.echo(f"  {base:<{width}}  {about}")
+    for parts, heading in (
+        (
+            architectures,
+            'Architectures: a recipe for a corpus of your own says base = ["NAME"] and has a [data] section',
+        ),
+        (corpora, 'Corpora: a recipe for a model of your own says base = ["NAME"] and has the sections of the model'),
+    ):
+        typer.echo(f"\n{heading}")
+        for base, about in parts.items():
+            typer.echo(f"  {base:<{width}}  {about}")
 
 
 WINDOWS = 32  # of held-out text that is read token by token
@@ -373,9 +354,7 @@ def break_it(
         Path,
         typer.Option(metavar="FOLDER", help="The two runs are written to FOLDER/PART-whole and FOLDER/PART-broken."),
     ] = Path("runs/break"),
-    save_plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Draw both learning curves: .png, .svg or .pdf.")
-    ] = None,
+    save_plot: options.SavePlot = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing runs.")] = False,
 ) -> None:
     """Train a small Transformer whole and without one of its parts, and compare the two.
@@ -391,7 +370,6 @@ def break_it(
       regard break norm encoder.layers=24
     """
     from ..training.recipe_files import SWITCHES
-    from ..training.recipe_sections import RecipeError
 
     if part is None:
         for name, switch in SWITCHES.items():
@@ -404,50 +382,41 @@ def break_it(
     from ..training.loop import DivergedError
     from ..training.run import Run
 
-    switch, runs, diverged = SWITCHES[part], dict[str, Run](), dict[str, str]()
-    try:
-        recipes = {name: switch.load(broken=name == "broken", settings=settings or []) for name in ("whole", "broken")}
-    except RecipeError as error:
-        typer.echo(f"regard: {error}", err=True)
-        raise typer.Exit(1) from None
+    switch, labels, lines = SWITCHES[part], {"whole": "whole", "broken": " ".join(SWITCHES[part].off)}, {}
+    with recipe_errors():
+        recipes = {name: switch.load(broken=name == "broken", settings=settings or []) for name in labels}
     for name, recipe in recipes.items():
-        folder = out / f"{part}-{name}"
+        folder, diverged = out / f"{part}-{name}", ""
         try:
-            runs[name] = fit(recipe, folder, force=force)
+            run = fit(recipe, folder, force=force)
         except DivergedError as error:
-            runs[name], diverged[name] = Run.open(folder), error.reason
-    _report(switch, runs, diverged, save_plot)
-
-
-def _report(switch: Switch, runs: dict[str, Run], diverged: dict[str, str], save_plot: Path | None) -> None:
-    """`diverged` says what was not finite, by the name of the run."""
-    from ..seeing.figures import save_curves
-    from ..training.run import learning_curve
-    from ..training.tasks import recipe_task
-
-    labels = {"whole": "whole", "broken": " ".join(switch.off)}
-    own = recipe_task(runs["whole"].recipe).column
-    columns = ["valid_nll", *([] if own == "valid_loss" else [own])]  # the loss of a language model is its nll
-    curves = {name: {column: learning_curve(run.metrics, column) for column in columns} for name, run in runs.items()}
-    for name in runs:
-        ends = [
-            f"{column} {points[-1][1]:.3f}" if points else f"{column} never finite"
-            for column, points in curves[name].items()
-        ]
-        if name in diverged:
-            typer.echo(f"{labels[name]}: diverged, {diverged[name]}; before that: " + ", ".join(ends))
-            labels[name] += " (diverged)"
-            continue
-        typer.echo(f"{labels[name]}: " + ", ".join(ends))
-        if switch.generates:
-            nll, text = _generation(runs[name])
+            run, diverged = Run.open(folder), error.reason
+        lines[labels[name] + (" (diverged)" if diverged else "")] = _report(run, labels[name], diverged)
+        if switch.generates and not diverged:
+            nll, text = _generation(run)
             typer.echo(f"  token by token: valid_nll {nll:.3f}; writes: {text!r}")
     if save_plot is not None:
-        lines = {labels[name]: curves[name]["valid_nll"] for name in runs}  # one without points is in the legend
+        from ..seeing.figures import save_curves
+
         values = [value for points in lines.values() for _, value in points] or [1.0]
         wide = min(values) > 0 and max(values) > WIDE * min(values)
         save_curves(save_plot, lines, "update", "loss of the validation set", log_y=wide)
         typer.echo(f"wrote {save_plot}", err=True)
+
+
+def _report(run: Run, label: str, diverged: str) -> Sequence[tuple[float, float]]:
+    """Print where the losses of a run end, and what was not finite; gives those of the validation set."""
+    from ..training.run import learning_curve
+    from ..training.tasks import recipe_task
+
+    columns = dict.fromkeys(["valid_nll", recipe_task(run.recipe).column])
+    columns.pop("valid_loss", None)  # of a language model; it is its nll
+    curves = {column: learning_curve(run.metrics, column) for column in columns}
+    ends = ", ".join(
+        f"{name} {points[-1][1]:.3f}" if points else f"{name} never finite" for name, points in curves.items()
+    )
+    typer.echo(f"{label}: " + (f"diverged, {diverged}; before that: " if diverged else "") + ends)
+    return curves["valid_nll"]
 
 
 def _generation(run: Run) -> tuple[float, str]:

@@ -19,9 +19,8 @@ LOOKUP = [
     Choice(
         name="lookup-missing-key",
         chapter=1,
-        question="A dictionary is asked for a key that it does not hold. All indicators 1(q = k_j) are then 0. "
-        "What is "
-        "the sum z = Σ_j 1(q = k_j) v_j?",
+        question="A dictionary is asked for a key that it does not hold. All indicators 1(q = k_j) are then 0. What "
+        "is the sum z = Σ_j 1(q = k_j) v_j?",
         options=[
             "the value of the most similar key",
             "a vector of zeros, since no value enters the sum",
@@ -72,8 +71,8 @@ LOOKUP = [
             ),
             (
                 "c",
-                "Kᵀ K is the identity here, so the keys drop out: this takes the row of V where q has its 1, "
-                "whatever key stands there.",
+                "Kᵀ K is the identity here, so the keys drop out: this takes the row of V where q has its 1, whatever "
+                "key stands there.",
             ),
             ("d", "K V reorders the values before the query is known, and [n, d] times q [n] does not fit."),
         ],
@@ -82,9 +81,8 @@ LOOKUP = [
     Quantity(
         name="boxes-325",
         chapter=2,
-        question="Boxes of 300 and 400 weigh 30 and 40 pounds. What does a box of 325 weigh, with energies one "
-        "over the "
-        "distance and proportional weights?",
+        question="Boxes of 300 and 400 weigh 30 and 40 pounds. What does a box of 325 weigh, with energies one over "
+        "the distance and proportional weights?",
         right=32.5,
         reason="Distances 25 and 75, energies 1/25 and 1/75, weights 3/4 and 1/4: 22.5 + 10.",
         mistakes=[
@@ -216,16 +214,15 @@ ALIGNMENT = [
     Quantity(
         name="alignment-error-rate",
         chapter=16,
-        question="Predicted links A = {0-0, 1-1, 2-2, 3-2}; sure links S = {0-0, 1-1}; possible links P = {0-0, "
-        "1-1, 2-2}. What is the "
-        "alignment error rate 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|)?",
+        question="Predicted links A = {0-0, 1-1, 2-2, 3-2}; sure links S = {0-0, 1-1}; possible links P = {0-0, 1-1, "
+        "2-2}. What is the alignment error rate 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|)?",
         right=1 / 6,
         reason="|A ∩ S| = 2 and |A ∩ P| = 3, over 4 + 2 links: 1 − 5/6.",
         mistakes=[
             (
                 0.25,
-                "That is the share of predicted links that are not even possible. The rate counts missing sure "
-                "links, too.",
+                "That is the share of predicted links that are not even possible. The rate counts missing sure links, "
+                "too.",
             ),
             (0.5, "That compares with the sure links only. A possible link is no error."),
             (0.0, "All sure links were found, but 3-2 is neither sure nor possible."),
@@ -236,8 +233,8 @@ ALIGNMENT = [
     Function(
         name="alignment-links",
         chapter=16,
-        question="Write links(w): for weights w [target words, source words], the source word of largest weight "
-        "for every target word, as numbers.",
+        question="Write links(w): for weights w [target words, source words], the source word of largest weight for "
+        "every target word, as numbers.",
         right=lambda w: w.argmax(-1),
         reason="A row is one target word, and its largest entry is its source word.",
         mistakes=[
@@ -257,9 +254,8 @@ ALIGNMENT = [
     Choice(
         name="alignment-forced",
         chapter=16,
-        question="To align a given translation, the decoder is fed its words one after the other (forced "
-        "decoding). What would go wrong if it were "
-        "fed its own words instead?",
+        question="To align a given translation, the decoder is fed its words one after the other (forced decoding). "
+        "What would go wrong if it were fed its own words instead?",
         options=[
             "nothing: the weights depend on the source only",
             "the rows would no longer sum to one",
@@ -267,8 +263,8 @@ ALIGNMENT = [
             "it would need a beam search",
         ],
         right="c",
-        reason="The query is the decoder's state, which has read the target so far. Another target has other "
-        "states, and its rows belong to other words.",
+        reason="The query is the decoder's state, which has read the target so far. Another target has other states, "
+        "and its rows belong to other words.",
         mistakes=[
             ("a", "The keys depend on the source only. The queries are states of the decoder, which read the target."),
             ("b", "The softmax always sums to one, whatever is fed."),
@@ -279,9 +275,8 @@ ALIGNMENT = [
     Quantity(
         name="lstmn-memory",
         chapter=17,
-        question="An LSTMN with one unit. The tape of memories is c = (4, 8), the weights are s = (0.25, 0.75), "
-        "the gates f = i = 0.5, and the "
-        "candidate ĉ = 1. What is the new memory c_t?",
+        question="An LSTMN with one unit. The tape of memories is c = (4, 8), the weights are s = (0.25, 0.75), the "
+        "gates f = i = 0.5, and the candidate ĉ = 1. What is the new memory c_t?",
         right=4.0,
         reason="c̃ = 0.25 · 4 + 0.75 · 8 = 7, and c_t = 0.5 · 7 + 0.5 · 1.",
         mistakes=[
@@ -303,8 +298,8 @@ ALIGNMENT = [
             "the embeddings of the words up to t, t included",
         ],
         right="b",
-        reason="The tape holds h_1 … h_{t−1}; h_t is what is being computed. It reads from left to right, as "
-        "its authors wanted.",
+        reason="The tape holds h_1 … h_{t−1}; h_t is what is being computed. It reads from left to right, as its "
+        "authors wanted.",
         mistakes=[
             ("a", "It reads word by word: the words after t have not been read yet."),
             ("c", "That is an LSTM. The point of the tape is to keep all earlier states."),
@@ -323,8 +318,8 @@ ALIGNMENT = [
             "1 on the first word",
         ],
         right="d",
-        reason="The tape has one entry, and a softmax over one number is 1. Only from the third word on is "
-        "there a choice.",
+        reason="The tape has one entry, and a softmax over one number is 1. Only from the third word on is there a "
+        "choice.",
         mistakes=[
             ("a", "The word itself is not on the tape yet, so there is one key and not two."),
             ("b", "That is the first word: its tapes are empty, and h̃ and c̃ are zero."),
@@ -376,8 +371,8 @@ ALIGNMENT = [
             "it would need all captions in advance",
         ],
         right="b",
-        reason="The gradient of a sample with respect to the energies is zero almost everywhere. REINFORCE "
-        "takes the gradient of log p(s) times the reward instead.",
+        reason="The gradient of a sample with respect to the energies is zero almost everywhere. REINFORCE takes the "
+        "gradient of log p(s) times the reward instead.",
         mistakes=[
             ("a", "The decoder gets one vector in both cases: the average or the sample."),
             ("c", "One weight is 1 and the others are 0. That sums to one."),

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from .exercise import Choice, Function, Quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CLASSIFICATION = [
     Quantity(
@@ -38,8 +43,8 @@ CLASSIFICATION = [
     Function(
         name="idf-weights",
         chapter=19,
-        question="Write weights(idf): from the IDF of each word of a text (repeated words repeat), the weights "
-        "of static attention.",
+        question="Write weights(idf): from the IDF of each word of a text (repeated words repeat), the weights of "
+        "static attention.",
         right=lambda idf: idf / idf.sum(),
         reason="TF-IDF weights are proportional to the IDF; a word that occurs twice has two entries, which is the TF.",
         mistakes=[
@@ -56,8 +61,8 @@ CLASSIFICATION = [
     Quantity(
         name="sound-frames",
         chapter=20,
-        question="8000 samples, windows of 200 samples that begin every 80 samples and lie wholly within the "
-        "sound. How many frames?",
+        question="8000 samples, windows of 200 samples that begin every 80 samples and lie wholly within the sound. "
+        "How many frames?",
         right=98.0,
         reason="1 + (8000 − 200) // 80 = 1 + 97.",
         mistakes=[
@@ -73,8 +78,8 @@ CLASSIFICATION = [
         chapter=20,
         question="Two convolutions of window 5, each with stride 2. How many input frames does one output depend on?",
         right=13.0,
-        reason="It sees five outputs of the first layer, which begin two frames apart and see five frames each: "
-        "4 · 2 + 5.",
+        reason="It sees five outputs of the first layer, which begin two frames apart and see five frames each: 4 · 2 "
+        "+ 5.",
         mistakes=[
             (10.0, "The windows overlap and slide; they are not set side by side."),
             (9.0, "That is for stride 1. Here neighbouring outputs of the first layer are two frames apart."),
@@ -94,8 +99,8 @@ CLASSIFICATION = [
             "they become four times as large",
         ],
         right="b",
-        reason="The power is four times as large, and log(4 x) = log x + log 4. Subtracting the mean of the "
-        "sound removes it.",
+        reason="The power is four times as large, and log(4 x) = log x + log 4. Subtracting the mean of the sound "
+        "removes it.",
         mistakes=[
             ("a", "The samples double. The logarithm turns a factor into a sum."),
             ("c", "Before the mean is subtracted they do change, by log 4."),
@@ -106,9 +111,8 @@ CLASSIFICATION = [
     Quantity(
         name="heads-score",
         chapter=21,
-        question="Four words; the weights on the next word are 0.8, 0.6 and 0.1 for the first three. What is "
-        "the next-word score "
-        "of the head, over the queries that have a next word?",
+        question="Four words; the weights on the next word are 0.8, 0.6 and 0.1 for the first three. What is the "
+        "next-word score of the head, over the queries that have a next word?",
         right=0.5,
         reason="1.5 / 3: the last word has no next one, and does not count.",
         mistakes=[
@@ -122,8 +126,8 @@ CLASSIFICATION = [
     Choice(
         name="heads-control",
         chapter=21,
-        question="A head gives 0.85 of the weight of 'straw' to '##berries'. What else must be known before "
-        "calling it a head for parts of words?",
+        question="A head gives 0.85 of the weight of 'straw' to '##berries'. What else must be known before calling "
+        "it a head for parts of words?",
         options=[
             "nothing: 0.85 is more than one half",
             "how much it gives to the next token where that begins a new word",
@@ -150,8 +154,8 @@ CLASSIFICATION = [
             "the softmax prefers tokens at the ends",
         ],
         right="b",
-        reason="A token with a small value is a place where weight does no harm. Chapter 22 shows what such "
-        "weight contributes.",
+        reason="A token with a small value is a place where weight does no harm. Chapter 22 shows what such weight "
+        "contributes.",
         mistakes=[
             ("a", "Most such heads change nothing when these tokens are hidden from them. Weight is not importance."),
             ("c", "All tokens are trained together."),
@@ -162,8 +166,8 @@ CLASSIFICATION = [
     Quantity(
         name="limits-contribution",
         chapter=22,
-        question="One output along a direction g: weights (0.9, 0.1), and g·v = (0.1, 5) for the two values. "
-        "What are the two contributions?",
+        question="One output along a direction g: weights (0.9, 0.1), and g·v = (0.1, 5) for the two values. What are "
+        "the two contributions?",
         right=[0.09, 0.5],
         reason="C_j = w_j · (g·v_j). The key with a ninth of the weight contributes five times as much.",
         mistakes=[
@@ -176,9 +180,8 @@ CLASSIFICATION = [
     Choice(
         name="limits-same-output",
         chapter=22,
-        question="Ten keys whose values have three components. How many independent directions are there in "
-        "which one row of weights can change while "
-        "its output and its sum stay the same?",
+        question="Ten keys whose values have three components. How many independent directions are there in which one "
+        "row of weights can change while its output and its sum stay the same?",
         options=["0: the output determines the weights", "3", "6", "9"],
         right="c",
         reason="Ten numbers with four equations (three components and the sum) leave 10 − 4 directions.",
@@ -192,8 +195,8 @@ CLASSIFICATION = [
     Choice(
         name="limits-experiment",
         chapter=22,
-        question="A classifier puts weight 1.00 on 'disappointing'. Which observation shows that the word "
-        "decided the label?",
+        question="A classifier puts weight 1.00 on 'disappointing'. Which observation shows that the word decided the "
+        "label?",
         options=[
             "the weight itself",
             "the same weight in a second model",
@@ -201,8 +204,8 @@ CLASSIFICATION = [
             "the label changes when the word is left out or replaced",
         ],
         right="d",
-        reason="A cause is found by changing it. In the chapter the label stays without the word, since 'poor' "
-        "says the same.",
+        reason="A cause is found by changing it. In the chapter the label stays without the word, since 'poor' says "
+        "the same.",
         mistakes=[
             ("a", "The weight says which state was averaged. That state has read all other words as well."),
             ("b", "Two models may share a habit. Neither was asked what it does without the word."),
@@ -225,8 +228,8 @@ RECURRENT = [
         mistakes=[
             (
                 lambda W, U, b, x, h: W @ x + U @ h + b,
-                "The tanh is missing. Without it the state may grow without bound, and "
-                "all steps together are one linear map.",
+                "The tanh is missing. Without it the state may grow without bound, and all steps together are one "
+                "linear map.",
             ),
             (
                 lambda W, U, b, x, h: torch.tanh(U @ x + W @ h + b),
@@ -259,9 +262,8 @@ RECURRENT = [
     Choice(
         name="recurrent-parallel",
         chapter=13,
-        question="A GRU and a self-attention layer read 1000 words on hardware that computes any number of "
-        "products at once. What is the "
-        "longest chain of steps that must wait for each other?",
+        question="A GRU and a self-attention layer read 1000 words on hardware that computes any number of products "
+        "at once. What is the longest chain of steps that must wait for each other?",
         options=[
             "1000 for both: every word must be read",
             "1000 for the GRU, a few for attention, whatever the length is",
@@ -280,9 +282,8 @@ RECURRENT = [
     Quantity(
         name="bahdanau-context",
         chapter=14,
-        question="The energies of three annotations are s = (0, 0, ln 2), the annotations themselves are the "
-        "numbers h = (4, 8, 10). "
-        "What is the context c?",
+        question="The energies of three annotations are s = (0, 0, ln 2), the annotations themselves are the numbers "
+        "h = (4, 8, 10). What is the context c?",
         right=8.0,
         reason="The exponentials are 1, 1, 2, so a = (1/4, 1/4, 1/2), and c = 1 + 2 + 5.",
         mistakes=[
@@ -304,8 +305,8 @@ RECURRENT = [
             "so that the first word needs no attention",
         ],
         right="a",
-        reason="l_i = cell([y_{i−1}; c_i], l_{i−1}): the context must be there first. Luong turns the order "
-        "round (chapter 15).",
+        reason="l_i = cell([y_{i−1}; c_i], l_{i−1}): the context must be there first. Luong turns the order round "
+        "(chapter 15).",
         mistakes=[
             ("b", "The same weights compute all states; none is trained for longer than another."),
             ("c", "All states of the decoder are equally wide, and the additive energy takes any two widths."),
@@ -320,8 +321,8 @@ RECURRENT = [
     Quantity(
         name="bahdanau-maxout",
         chapter=14,
-        question="The readout's linear map gave (1, −2, 3, 5, −1, −4). What is left after the maxout over each "
-        "two neighbours?",
+        question="The readout's linear map gave (1, −2, 3, 5, −1, −4). What is left after the maxout over each two "
+        "neighbours?",
         right=[1.0, 5.0, -1.0],
         reason="Of (1, −2), (3, 5) and (−1, −4) the larger ones.",
         mistakes=[
@@ -356,9 +357,8 @@ RECURRENT = [
     Choice(
         name="luong-concat",
         chapter=15,
-        question="v · tanh(W [h; h̄]) for 30 states h and 50 states h̄, each 512 wide, hidden width 512. How "
-        "many products of a matrix with a vector of "
-        "512 are needed?",
+        question="v · tanh(W [h; h̄]) for 30 states h and 50 states h̄, each 512 wide, hidden width 512. How many "
+        "products of a matrix with a vector of 512 are needed?",
         options=["3000 (30 · 50 · 2)", "1500 (30 · 50)", "80 (30 + 50)", "2 (one for each side)"],
         right="c",
         reason="W [h; h̄] = W_h h + W_h̄ h̄: project each state once, then only add.",
@@ -380,8 +380,8 @@ RECURRENT = [
             "to make the window wider than 2D + 1",
         ],
         right="b",
-        reason="The set of keys within D of p_t changes in jumps, and a jump has no derivative. The Gaussian "
-        "changes smoothly.",
+        reason="The set of keys within D of p_t changes in jumps, and a jump has no derivative. The Gaussian changes "
+        "smoothly.",
         mistakes=[
             ("a", "The softmax already sums to one; after the Gaussian the weights no longer do."),
             ("c", "Energies do not depend on the distance. Nothing says that far words fit better."),
@@ -392,12 +392,14 @@ RECURRENT = [
 ]
 
 
-def _rows(dim: int | None, *, centred: bool = True, correction: int = 0) -> object:
+def _normalized(
+    dim: int | None = -1, *, centred: bool = True, correction: int = 0, power: float = 0.5
+) -> Callable[[torch.Tensor], torch.Tensor]:
     def normalize(x: torch.Tensor) -> torch.Tensor:
         over = tuple(range(x.dim())) if dim is None else dim
         mean = x.mean(over, keepdim=True) if centred else torch.zeros(())
         variance = x.var(over, keepdim=True, correction=correction) if centred else x.square().mean(over, keepdim=True)
-        return (x - mean) / (variance + 1e-5).sqrt()
+        return (x - mean) / (variance + 1e-5) ** power
 
     return normalize
 
@@ -406,13 +408,11 @@ TRANSFORMER = [
     Quantity(
         name="transformer-parameters",
         chapter=12,
-        question="How many weights (without biases and norms) has one encoder layer with d_model = 512, 8 heads "
-        "of 64 and a "
-        "feed-forward part of 2048?",
+        question="How many weights (without biases and norms) has one encoder layer with d_model = 512, 8 heads of 64 "
+        "and a feed-forward part of 2048?",
         right=3145728.0,
         reason="W^Q, W^K, W^V and W^O are 512 × 512 each, for all heads together: 4 · 512² = 1,048,576. The "
-        "feed-forward "
-        "part is 512 × 2048 and back: 2,097,152. It holds two thirds of the layer.",
+        "feed-forward part is 512 × 2048 and back: 2,097,152. It holds two thirds of the layer.",
         mistakes=[
             (2883584.0, "W^O is missing: the concatenated heads are mixed by one more 512 × 512 matrix."),
             (
@@ -427,23 +427,22 @@ TRANSFORMER = [
     Function(
         name="transformer-layer-norm",
         chapter=12,
-        question="Write layer_norm(x) for x [tokens, width] without the learned g and b: every row gets mean 0 "
-        "and variance 1. "
-        "Divide by the root of (variance + 1e-5), where the variance divides by the width.",
-        right=_rows(-1),
+        question="Write layer_norm(x) for x [tokens, width] without the learned g and b: every row gets mean 0 and "
+        "variance 1. Divide by the root of (variance + 1e-5), where the variance divides by the width.",
+        right=_normalized(),
         reason="Each token is normalized by itself, over its components.",
         mistakes=[
             (
-                _rows(0),
-                "That normalizes each component over the tokens, as batch norm does. A token would depend on "
-                "the others.",
+                _normalized(0),
+                "That normalizes each component over the tokens, as batch norm does. A token would depend on the "
+                "others.",
             ),
-            (_rows(None), "That takes one mean and one variance over the whole matrix. Each row has its own."),
+            (_normalized(None), "That takes one mean and one variance over the whole matrix. Each row has its own."),
             (
-                _rows(-1, correction=1),
+                _normalized(correction=1),
                 "That variance divides by width − 1 (PyTorch's default). Layer norm divides by the width.",
             ),
-            (_rows(-1, centred=False), "The mean is not subtracted. That is RMSNorm, which newer models use."),
+            (_normalized(centred=False), "The mean is not subtracted. That is RMSNorm, which newer models use."),
         ],
         hint="Mean and variance along the last dimension, with keepdim=True.",
         inputs=[(torch.tensor([[1.0, 2.0, 4.0, 9.0], [-1.0, 0.5, 0.0, 3.0]]),), (torch.tensor([[5.0, 1.0, 1.0]]),)],
@@ -459,21 +458,19 @@ TRANSFORMER = [
             "queries from the annotations, keys and values from the target",
         ],
         right="b",
-        reason="The target asks, the source answers. Keys and values belong together, one pair for each source "
-        "token, and the "
-        "output has one row for each target token.",
+        reason="The target asks, the source answers. Keys and values belong together, one pair for each source token, "
+        "and the output has one row for each target token.",
         mistakes=[
             ("a", "That is the first attention of the layer, the masked one. Nothing of the source would enter."),
             (
                 "c",
-                "A key needs a value: with keys from the target there would be as many weights as target "
-                "tokens, and the "
-                "values would be as many as source tokens.",
+                "A key needs a value: with keys from the target there would be as many weights as target tokens, and "
+                "the values would be as many as source tokens.",
             ),
             (
                 "d",
-                "Then the output would have one row for each source token, and could not be added to the "
-                "target's rows.",
+                "Then the output would have one row for each source token, and could not be added to the target's "
+                "rows.",
             ),
         ],
         hint="The output is added to the target's residual stream: how many rows must it have?",
@@ -494,8 +491,7 @@ TRANSFORMER = [
             (
                 "a",
                 "The output is first added to the residual stream, which the feed-forward part reads too. Which "
-                "component a "
-                "head writes to matters before the next projection.",
+                "component a head writes to matters before the next projection.",
             ),
             ("b", "The heads are independent of W^O, which is applied after them."),
             ("d", "The softmax makes rows sum to one, long before W^O."),
@@ -505,33 +501,12 @@ TRANSFORMER = [
 ]
 
 
-def _layer_norm(x: torch.Tensor) -> torch.Tensor:
-    centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
-
-
-def _over_words(x: torch.Tensor) -> torch.Tensor:
-    return _layer_norm(x.T).T
-
-
-def _by_variance(x: torch.Tensor) -> torch.Tensor:
-    return (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + 1e-5)
-
-
-def _without_mean(x: torch.Tensor) -> torch.Tensor:
-    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
-
-
-def _unbiased(x: torch.Tensor) -> torch.Tensor:
-    return (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True) + 1e-5).sqrt()
-
-
 TRANSFORMER_LAYER = [
     Choice(
         name="no-position",
         chapter=10,
-        question="Without position embeddings a Transformer cannot tell where a word stands, nor how far apart "
-        "two are. Why?",
+        question="Without position embeddings a Transformer cannot tell where a word stands, nor how far apart two "
+        "are. Why?",
         options=[
             "each weight depends on two vectors alone, and a sum does not depend on the order of its terms",
             "the softmax sorts the keys by their energy",
@@ -566,9 +541,8 @@ TRANSFORMER_LAYER = [
     Quantity(
         name="permutation",
         chapter=10,
-        question="Self-attention without positions gives the words A, B, C the outputs 1, 2, 3. What does it "
-        "give for the input "
-        "C, A, B? Three numbers, in that order.",
+        question="Self-attention without positions gives the words A, B, C the outputs 1, 2, 3. What does it give for "
+        "the input C, A, B? Three numbers, in that order.",
         right=[3.0, 1.0, 2.0],
         reason="Each word keeps its output and takes it along: attention(P X) = P attention(X).",
         mistakes=[
@@ -586,16 +560,19 @@ TRANSFORMER_LAYER = [
         chapter=11,
         question="Write f(x) for a layer norm with γ = 1, β = 0 and ε = 1e-5. x is [words, width]. Do not call "
         "PyTorch's.",
-        right=_layer_norm,
+        right=_normalized(),
         reason="Mean and variance are those of one vector's components, and the variance divides by the width.",
         mistakes=[
             (
-                _over_words,
+                _normalized(0),
                 "Mean and variance were taken over the words. That mixes words; a layer norm takes each vector alone.",
             ),
-            (_by_variance, "Divide by the root of the variance. This divides by the variance itself."),
-            (_without_mean, "The mean was not subtracted. This is RMSNorm, which some later models use."),
-            (_unbiased, "The variance was divided by width − 1. LayerNorm divides by the width: var(…, correction=0)."),
+            (_normalized(power=1.0), "Divide by the root of the variance. This divides by the variance itself."),
+            (_normalized(centred=False), "The mean was not subtracted. This is RMSNorm, which some later models use."),
+            (
+                _normalized(correction=1),
+                "The variance was divided by width − 1. LayerNorm divides by the width: var(…, correction=0).",
+            ),
         ],
         hint="For each row: subtract its mean, divide by √(variance + 1e-5).",
         inputs=[(torch.tensor([[1.0, 2.0, 4.0, 9.0], [0.5, -3.0, 2.0, 1.0], [7.0, 5.0, 6.0, -2.0]]),)],
@@ -630,8 +607,8 @@ TRANSFORMER_LAYER = [
             "it becomes exactly zero",
         ],
         right="b",
-        reason="By the chain rule the factors of the layers multiply. Normalizing after each layer keeps every "
-        "factor near one.",
+        reason="By the chain rule the factors of the layers multiply. Normalizing after each layer keeps every factor "
+        "near one.",
         mistakes=[
             ("a", "What multiplies the vectors on the way forward multiplies gradients on the way back."),
             ("c", "Factors of layers multiply, they do not add up: 1.5 to the power 24."),
@@ -642,9 +619,8 @@ TRANSFORMER_LAYER = [
     Quantity(
         name="feed-forward-parameters",
         chapter=11,
-        question="How many numbers do W_1 and W_2 of a feed-forward network have together, with width 512 and "
-        "hidden width "
-        "2048? Leave the biases out.",
+        question="How many numbers do W_1 and W_2 of a feed-forward network have together, with width 512 and hidden "
+        "width 2048? Leave the biases out.",
         right=2 * 512 * 2048,
         reason="512 × 2048 up and 2048 × 512 down: 2,097,152, twice as many as the layer's attention.",
         mistakes=[

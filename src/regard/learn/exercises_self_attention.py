@@ -26,8 +26,7 @@ SELF_ATTENTION = [
         name="self-attention-function",
         chapter=4,
         question="Write f(X) for self-attention with dot products and nothing learned: A_i = Σ_j a_ij x_j, a = "
-        "softmax of "
-        "x_i·x_j over j. X is [T, D], and so is the result. Use torch only.",
+        "softmax of x_i·x_j over j. X is [T, D], and so is the result. Use torch only.",
         right=_self_attention,
         reason="Row i of softmax(X Xᵀ) holds the weights of word i, and its product with X is the average.",
         mistakes=[
@@ -51,9 +50,8 @@ SELF_ATTENTION = [
     Quantity(
         name="bird-without-itself",
         chapter=4,
-        question='The energies of "bird" towards The, early, bird, catches are 0, log 3, log 9, 0. "bird" '
-        "itself is masked. "
-        "What are the four weights?",
+        question='The energies of "bird" towards The, early, bird, catches are 0, log 3, log 9, 0. "bird" itself is '
+        "masked. What are the four weights?",
         right=[0.2, 0.6, 0.0, 0.2],
         reason="Without the word itself, exp gives 1, 3 and 1, and their sum is 5.",
         mistakes=[
@@ -94,9 +92,8 @@ SELF_ATTENTION = [
     Choice(
         name="three-roles",
         chapter=5,
-        question="Each token has a name, a pointer to another token's name, and a colour. Its output shall be "
-        "the colour of "
-        "the token it points to. Which matrix must read the colour?",
+        question="Each token has a name, a pointer to another token's name, and a colour. Its output shall be the "
+        "colour of the token it points to. Which matrix must read the colour?",
         options=["W_Q", "W_K", "W_V", "all three"],
         right="c",
         reason="The value is what is handed over. W_Q reads the pointer, W_K reads the name.",
@@ -186,8 +183,7 @@ SELF_ATTENTION = [
         name="attention-by-columns",
         chapter=6,
         question="Vectors are columns: Q and K are [p, n], V is [r, n]. Write f(Q, K, V) for scaled dot-product "
-        "attention; "
-        "the result is [r, n], one column per query.",
+        "attention; the result is [r, n], one column per query.",
         right=_by_columns,
         reason="Kᵀ Q has the keys down and the queries across. Its columns are normalized, and V sums over the keys.",
         mistakes=[
@@ -215,9 +211,8 @@ HEADS_AND_MASKS = [
     Quantity(
         name="deviation-of-dot",
         chapter=7,
-        question="All entries of q and k are independent with mean 0 and variance 1, and both have 256 "
-        "components. What is "
-        "the standard deviation of q·k?",
+        question="All entries of q and k are independent with mean 0 and variance 1, and both have 256 components. "
+        "What is the standard deviation of q·k?",
         right=16.0,
         reason="256 products of variance 1 add up to the variance 256, whose root is 16.",
         mistakes=[
@@ -249,9 +244,8 @@ HEADS_AND_MASKS = [
     Quantity(
         name="softmax-gradient",
         chapter=7,
-        question="The weights of a softmax are 0.5, 0.3 and 0.2. What is the derivative of the first weight "
-        "with respect to "
-        "the second energy?",
+        question="The weights of a softmax are 0.5, 0.3 and 0.2. What is the derivative of the first weight with "
+        "respect to the second energy?",
         right=-0.15,
         reason="∂w_1/∂e_2 = w_1 (0 − w_2) = −0.5 · 0.3: a larger rival takes weight away.",
         mistakes=[
@@ -277,12 +271,11 @@ HEADS_AND_MASKS = [
     Quantity(
         name="multi-head-parameters",
         chapter=8,
-        question="How many learned numbers has a multi-head layer of width 512 with 8 heads of 64 and no "
-        "biases? Count W_Q, "
-        "W_K, W_V and W_O.",
+        question="How many learned numbers has a multi-head layer of width 512 with 8 heads of 64 and no biases? "
+        "Count W_Q, W_K, W_V and W_O.",
         right=4 * 512 * 512,
-        reason="Eight matrices of 512 × 64 side by side are 512 × 512. Four such: 1,048,576, whatever the "
-        "number of heads.",
+        reason="Eight matrices of 512 × 64 side by side are 512 × 512. Four such: 1,048,576, whatever the number of "
+        "heads.",
         mistakes=[
             (3 * 512 * 512, "W_O is missing: the projection after the concatenation is learned too."),
             (3 * 512 * 64, "These are W_Q, W_K and W_V of one head."),
@@ -302,8 +295,8 @@ HEADS_AND_MASKS = [
             "compute all queries in parallel",
         ],
         right="a",
-        reason="Each head has its own softmax. One head has one distribution per query, so two places are mixed "
-        "into one sum.",
+        reason="Each head has its own softmax. One head has one distribution per query, so two places are mixed into "
+        "one sum.",
         mistakes=[
             ("b", "Both have equally many: 4 · 64² without biases."),
             ("c", "Neither limits the length: weights are computed from the vectors that are there."),
@@ -327,8 +320,8 @@ HEADS_AND_MASKS = [
             ("a", "exp(0) = 1 is a weight like others. With negative energies elsewhere it is even the largest."),
             (
                 "c",
-                "The future would still be in the denominator: rows sum to less than one, and the amount tells "
-                "about it.",
+                "The future would still be in the denominator: rows sum to less than one, and the amount tells about "
+                "it.",
             ),
             ("d", "That hides the past and leaves the future: key j comes after query i where j > i."),
         ],
@@ -351,9 +344,8 @@ HEADS_AND_MASKS = [
     Choice(
         name="loss-too-good",
         chapter=9,
-        question="A language model without a mask reaches a training loss near 0 on a text where two letters "
-        "may follow each "
-        "letter. What happened?",
+        question="A language model without a mask reaches a training loss near 0 on a text where two letters may "
+        "follow each letter. What happened?",
         options=[
             "it learned the text very well",
             "it has too many heads",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -81,14 +82,12 @@ def heat_map(
         if labels is not None:
             axis.set_ticks([at + 0.5 for at in range(len(labels))], list(labels))
     if numbers and height * width <= WITH_NUMBERS:
-        _write_numbers(ax, values, digits, low, high)
+        for i, row in enumerate(values.tolist()):
+            for j, value in enumerate(row):
+                text = f"{value:.{digits}f}".replace("-", "−").replace("inf", "∞")
+                dark = math.isfinite(value) and abs(value) > 0.6 * max(abs(low), abs(high))
+                ax.text(
+                    j + 0.5, i + 0.5, text, ha="center", va="center", color="white" if dark else "black", fontsize=8
+                )
     ax.set_title(title)
     return ax
-
-
-def _write_numbers(ax: Any, values: Tensor, digits: int, low: float, high: float) -> None:
-    for i, row in enumerate(values.tolist()):
-        for j, value in enumerate(row):
-            text = f"{value:.{digits}f}".replace("-", "−") if abs(value) != float("inf") else "−∞" if value < 0 else "∞"
-            dark = abs(value) != float("inf") and abs(value) > 0.6 * max(abs(low), abs(high))
-            ax.text(j + 0.5, i + 0.5, text, ha="center", va="center", color="white" if dark else "black", fontsize=8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -50,23 +50,11 @@ def alignment_error_rate(predicted: Iterable[Links], sure: Iterable[Links], poss
     return 1 - hits / total
 
 
-class _WordTokenizer(Protocol):
-    def words(self, ids: Sequence[int]) -> list[int]: ...
-    def pieces(self, ids: Sequence[int]) -> list[str]: ...
-
-
-class _SourceTargetTokenizers(Protocol):
-    @property
-    def source(self) -> _WordTokenizer: ...
-    @property
-    def target(self) -> _WordTokenizer: ...
-
-
 class DecodedWeights(Protocol):
     """A translation or caption with its attention, as `regard.decoding.translate(…, weights=True)` returns it."""
 
     @property
-    def tokenizers(self) -> _SourceTargetTokenizers: ...
+    def tokenizers(self) -> Any: ...  # a TokenizerPair
     @property
     def tokens(self) -> list[int]: ...
     @property
@@ -164,7 +152,7 @@ def _mean_weights(decoded: DecodedWeights) -> Float[Tensor, "target places"]:
     return decoded.weights.mean(0)
 
 
-def _words_with_end(tokenizer: _WordTokenizer, tokens: list[int], pieces: list[str]) -> tuple[list[int], list[str]]:
+def _words_with_end(tokenizer: Any, tokens: list[int], pieces: list[str]) -> tuple[list[int], list[str]]:
     words = tokenizer.words(tokens[:-1])
     words.append(words[-1] + 1 if words else 0)  # </s> is a word of its own
     return words, join_pieces(words, pieces)

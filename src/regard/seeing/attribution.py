@@ -1,4 +1,6 @@
-"""The residual stream of a forward pass: what the embedding, each layer's attention and the rest of the layer added.
+"""Direct logit attribution: how much each head, MLP and the embedding adds to a logit, and each token through a head.
+
+The residual stream of a forward pass holds what the embedding, each layer's attention and the rest of the layer added:
 
     x_{l+1} = x_l + a_l + m_l          logits = W_U · norm(x_L)
 
@@ -7,8 +9,6 @@ its MLP adds. The parts are found in the data, not by the names of an architectu
 whose input is the output of the attention that was recorded, the MLP is the module of the layer whose output is
 x_{l+1} − x_l − a_l, and the final norm is the module whose output the output layer reads. A model that adds something
 else to the stream (a norm or a factor after the projection) is refused.
-
-Direct logit attribution: how much each head, MLP and the embedding adds to a logit, and each token through a head.
 
 The logit of a token is W_U[t] · norm(x_L) + b. At the scale that the final norm really had, norm is linear, so that the
 logit is a sum over everything that was added to the residual stream:
@@ -22,8 +22,9 @@ arithmetic (Elhage et al. 2021; Wang et al. 2023).
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -35,7 +36,7 @@ from .text_models import first_tensor, run_model
 from .watch import watch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from jaxtyping import Float, Int
@@ -118,77 +119,68 @@ class _Recorder:
 
     @contextmanager
     def installed(self) -> Iterator[_Recorder]:
-        handles = []
-        for name, part in named_parts(self.model):
-            parent, _, last = name.rpartition(".")
-            if last.isdecimal():
-                handles.append(part.register_forward_pre_hook(self._before_layer(name), with_kwargs=True))
-                handles.append(part.register_forward_hook(self._after_layer(name)))
-            elif parent.rpartition(".")[2].isdecimal():
-                handles.append(part.register_forward_hook(self._after_child(name)))
-            if part is self.head:
-                handles.append(part.register_forward_hook(self._after_head))
-            elif not part._modules and "norm" in type(part).__name__.lower():
-                handles.append(part.register_forward_hook(self._after_norm))
-            elif not part._modules and getattr(getattr(part, "weight", None), "ndim", 0) == 2:
-                handles.append(part.register_forward_hook(self._after_linear(name)))
-        try:
+        with ExitStack() as hooks:
+            for name, part in named_parts(self.model):
+                parent, _, last = name.rpartition(".")
+                after: list[Callable[..., None]] = []
+                if last.isdecimal():
+                    hooks.enter_context(
+                        part.register_forward_pre_hook(partial(self._before_layer, name), with_kwargs=True)
+                    )
+                    after.append(partial(self._after_layer, name))
+                elif parent.rpartition(".")[2].isdecimal():
+                    after.append(partial(self._after_child, name))
+                if part is self.head:
+                    after.append(self._after_head)
+                elif not part._modules and "norm" in type(part).__name__.lower():
+                    after.append(self._after_norm)
+                elif not part._modules and getattr(getattr(part, "weight", None), "ndim", 0) == 2:
+                    after.append(partial(self._after_linear, name))
+                for hook in after:
+                    hooks.enter_context(part.register_forward_hook(hook))
             yield self
-        finally:
-            for handle in handles:
-                handle.remove()
 
-    def _before_layer(self, name: str) -> Any:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            x = first_tensor((*args, *(kwargs[key] for key in ("hidden_states", "x", "input") if key in kwargs)))
-            if x is not None:
-                self._inputs[name] = x
-                self._children.clear()
+    def _before_layer(self, name: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        x = first_tensor((*args, *(kwargs[key] for key in ("hidden_states", "x", "input") if key in kwargs)))
+        if x is not None:
+            self._inputs[name] = x
+            self._children.clear()
 
-        return hook
+    def _after_child(self, name: str, _: nn.Module, args: Any, output: Any) -> None:
+        x = first_tensor(output)
+        if x is not None:
+            self._children[name] = x
 
-    def _after_child(self, name: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            x = first_tensor(output)
-            if x is not None:
-                self._children[name] = x
+    def _after_linear(self, name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """The projection of the heads is what reads the output of the attention that was recorded last."""
+        x, call = first_tensor(args), self.seen.calls[-1] if self.seen.calls else None
+        if x is None or call is None or any(call is done[0] for done in self._projected):
+            return
+        rows, out = call.outputs()
+        side_by_side = out.transpose(-3, -2).flatten(-2)
+        fits = x.dim() == 3 and x.shape[-1] == side_by_side.shape[-1] and x.shape[1] == call.shape[-2]
+        if fits and torch.equal(x[:, rows.to(x.device)], side_by_side):
+            self._projected.append((call, name, module, x, output))
 
-        return hook
-
-    def _after_linear(self, name: str) -> Any:
-        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            x, call = first_tensor(args), self.seen.calls[-1] if self.seen.calls else None
-            if x is None or call is None or any(call is done[0] for done in self._projected):
-                return
-            rows, out = call.outputs()
-            side_by_side = out.transpose(-3, -2).flatten(-2)
-            fits = x.dim() == 3 and x.shape[-1] == side_by_side.shape[-1] and x.shape[1] == call.shape[-2]
-            if fits and torch.equal(x[:, rows.to(x.device)], side_by_side):
-                self._projected.append((call, name, module, x, output))
-
-        return hook
-
-    def _after_layer(self, name: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            after, before = first_tensor(output), self._inputs.pop(name, None)
-            calls = [done for done in self._projected if done[1].startswith(f"{name}.")]
-            if after is None or before is None or not calls:
-                return
-            if len(calls) > 1:
-                raise ValueError(f"{name} has {len(calls)} attentions; a layer with one is expected")
-            call, _, projection, heads, attention = calls[0]
-            layer = StreamLayer(name, call, projection, heads, before, attention, after, "")
-            layer.mlp = self._find_rest(layer)
-            self.layers.append(layer)
-
-        return hook
+    def _after_layer(self, name: str, _: nn.Module, args: Any, output: Any) -> None:
+        after, before = first_tensor(output), self._inputs.pop(name, None)
+        calls = [done for done in self._projected if done[1].startswith(f"{name}.")]
+        if after is None or before is None or not calls:
+            return
+        if len(calls) > 1:
+            raise ValueError(f"{name} has {len(calls)} attentions; a layer with one is expected")
+        call, _name, projection, heads, attention = calls[0]
+        layer = StreamLayer(name, call, projection, heads, before, attention, after, "")
+        layer.mlp = self._find_rest(layer)
+        self.layers.append(layer)
 
     def _find_rest(self, layer: StreamLayer) -> str:
         """The module of the layer whose output is what attention did not add."""
         rest, size = layer.rest, max(float(x.abs().max()) for x in (layer.before, layer.after, layer.attention))
         for name, output in self._children.items():
             same = output.numel() == rest.numel() and name.startswith(f"{layer.name}.")
-            if same and float((output.reshape(rest.shape) - rest).abs().max()) <= ROUNDING * size * _eps(rest):
+            budget = ROUNDING * size * torch.finfo(rest.dtype).eps
+            if same and float((output.reshape(rest.shape) - rest).abs().max()) <= budget:
                 return name
         raise ValueError(
             f"{layer.name}: its output is not its input plus what attention and one other module add, so the "
@@ -225,10 +217,6 @@ class _Recorder:
             if layer.after.shape != following.shape or not torch.equal(layer.after, following):
                 raise ValueError(f"{layer.name}: its output is not the input of what follows it in the stream")
         return ResidualStream(self.seen, self.layers, norm, self.head, last, normed, logits, model_logits)
-
-
-def _eps(x: Tensor) -> float:
-    return torch.finfo(x.dtype).eps
 
 
 @dataclass(slots=True, eq=False)
@@ -279,11 +267,10 @@ class StreamAttribution:
         for entry in range(len(self.heads)):
             rows.append((entry, "constant", None, None, float(self.constant[entry])))
             rows.append((entry, "embedding", None, None, float(self.embedding[entry])))
-            for layer, (heads, bias, mlp) in enumerate(
-                zip(self.heads[entry].tolist(), self.biases[entry].tolist(), self.mlps[entry].tolist(), strict=True)
-            ):
+            for layer, heads in enumerate(self.heads[entry].tolist()):
                 rows += [(entry, "head", layer, head, value) for head, value in enumerate(heads)]
-                rows += [(entry, "bias", layer, None, bias), (entry, "mlp", layer, None, mlp)]
+                rows.append((entry, "bias", layer, None, float(self.biases[entry, layer])))
+                rows.append((entry, "mlp", layer, None, float(self.mlps[entry, layer])))
         names = ("entry", "part", "layer", "head", "value")
         return ResultTable({name: [row[at] for row in rows] for at, name in enumerate(names)})
 
@@ -404,10 +391,7 @@ def logit_attribution(
     others = None if minus is None else _indices(minus, count, stream)
     u, constant = _unembedding(stream, chosen, others)
     u, offset = through_norm(stream.norm, stream.last[at], stream.normed[at], u)
-    logits = stream.logits[at].double()
-    logit = logits.gather(1, chosen[:, None]).squeeze(1)
-    if others is not None:
-        logit = logit - logits.gather(1, others[:, None]).squeeze(1)
+    logit = _difference(stream.logits[at].double(), chosen, others)
     parts = stream_parts(stream, len(stream.layers), at, u, constant + offset)
     return LogitAttribution(**{field.name: getattr(parts, field.name) for field in fields(parts)}, logit=logit)
 
@@ -423,14 +407,16 @@ def _indices(tokens: int | Sequence[int] | Tensor, count: int, stream: ResidualS
     return indices.expand(count)
 
 
+def _difference(logits: Float[Tensor, "b v"], chosen: Tensor, others: Tensor | None) -> Float[Tensor, " b"]:
+    logit = logits.gather(1, chosen[:, None]).squeeze(1)
+    return logit if others is None else logit - logits.gather(1, others[:, None]).squeeze(1)
+
+
 def _unembedding(stream: ResidualStream, chosen: Tensor, others: Tensor | None) -> tuple[Tensor, Tensor]:
     """W_U[t] of each entry, less that of the other token, and the bias of the output layer."""
     with torch.enable_grad():
         z = torch.zeros_like(stream.normed[:, 0], requires_grad=True)
-        logits = stream.head(z)
-        logit = logits.gather(1, chosen[:, None]).squeeze(1)
-        if others is not None:
-            logit = logit - logits.gather(1, others[:, None]).squeeze(1)
+        logit = _difference(stream.head(z), chosen, others)
         (u,) = torch.autograd.grad(logit.sum(), z)
     return u.double(), logit.detach().double()
 

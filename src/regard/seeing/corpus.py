@@ -26,9 +26,10 @@ from ..files import make_folder, replacing_file, write_text
 from ..process_group_exit import leave_groups_at_exit
 from .effects import Effects
 from .interventions import Site
+from .terminal import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable
 
     from jaxtyping import Float
     from torch import Tensor, nn
@@ -121,7 +122,6 @@ def run_corpus(
     settings: dict[str, Any],
     *,
     process: Process | None = None,
-    progress: Callable[[list[int]], Iterable[int]] = iter,
 ) -> Sums | None:
     """Call `add(sums, number)` for each of the texts that no saved part holds; the sums over all of them.
 
@@ -133,7 +133,7 @@ def run_corpus(
         if process.count > 1:
             raise ValueError(f"{process.count} processes merge their results in a folder: give --state FOLDER")
         sums = Sums()
-        for number in progress(list(range(texts))):
+        for number in progress(range(texts), "texts"):
             add(sums, number)
         return sums
     if process.rank == 0:
@@ -144,7 +144,7 @@ def run_corpus(
     done = set().union(*(numbers for _, numbers in _parts(folder).values()))
     _wait(process)  # everybody has the same list of finished texts
     rest = [number for number in range(texts) if number not in done]
-    _add_share(rest[process.rank :: process.count], add, folder, process, progress)
+    _add_share(rest[process.rank :: process.count], add, folder, process)
     _wait(process)
     return _merged(folder, texts) if process.rank == 0 else None
 
@@ -154,12 +154,12 @@ def _add_share(
     add: Callable[[Sums, int], None],
     folder: Path,
     process: Process,
-    progress: Callable[[list[int]], Iterable[int]],
 ) -> None:
     sums, finished = Sums(), list[int]()
     path = folder / f"part-{process.rank}-{token_hex(4)}.safetensors"
     saved = time.monotonic()
-    for number in progress(share):
+    title = "texts" if process.count == 1 else f"texts (process 0 of {process.count})"
+    for number in share if process.rank else progress(share, title):
         add(sums, number)
         finished.append(number)
         if time.monotonic() - saved > SAVE_SECONDS:
@@ -247,19 +247,16 @@ def weights_digest(model: nn.Module) -> str:
     return total.hexdigest()
 
 
-def progress_bar(title: str, process: Process) -> Callable[[list[int]], Iterator[int]]:
-    """A bar on stderr for the first process, which shows its own share."""
+def corpus_settings(analysis: str, name: str, model: nn.Module, texts: list[str], **others: Any) -> dict[str, Any]:
+    """What the sums of a run depend on: a run with other settings does not continue it."""
+    from .. import __version__
 
-    def bar(numbers: list[int]) -> Iterator[int]:
-        if process.rank or len(numbers) < 2:
-            return iter(numbers)
-        from rich.console import Console
-        from rich.progress import track
-
-        name = title if process.count == 1 else f"{title} (process 0 of {process.count})"
-        return iter(track(numbers, name, console=Console(stderr=True)))
-
-    return bar
+    digest = sha256()
+    for text in texts:
+        encoded = text.encode("utf-8", "surrogatepass")
+        digest.update(len(encoded).to_bytes(8, "big") + encoded)
+    about = {"analysis": analysis, "model": name, "weights": weights_digest(model), "regard": __version__}
+    return about | {"texts": digest.hexdigest()} | others
 
 
 def add_effects(sums: Sums, effects: Effects) -> None:

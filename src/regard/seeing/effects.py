@@ -1,10 +1,4 @@
-"""Effects: what heads, layers and tokens do to what a model computes.
-
-Estimates of effects from one backward pass: Σ g · (new − old), with g the gradient of the metric by an output.
-
-This is attribution patching (Nanda 2023, Syed et al. 2023). It is exact if the metric is linear in that output.
-
-Effects: how much a number that a model computes depends on each head, layer or token, by changing one at a time.
+"""Effects: how much a number that a model computes depends on each head, layer or token, by changing one at a time.
 
 One call sweeps all of them. Many changes share one forward pass: the inputs are repeated along the batch, and each part
 of the batch has its own change. Layers below the first change are not computed again.
@@ -16,16 +10,18 @@ of the batch has its own change. Layers below the first change are not computed 
     patch       its output on `inputs`, in a run on `corrupted` (activation patching: Meng et al. 2022)
 
 For tokens, "zero" masks the token in every self-attention; the others replace its embedding likewise.
+
+Estimates come from one backward pass: Σ g · (new − old), with g the gradient of the metric by an output. This is
+attribution patching (Nanda 2023, Syed et al. 2023). It is exact if the metric is linear in that output.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -38,6 +34,7 @@ from ..attention.blocks import TensorVersions
 from .interventions import EmbeddingHook, ModelIntervention, OutputRecorder, RowReplacement, Site, applied
 from .modules import named_parts
 from .terminal import ResultTable
+from .terminal import progress as progress_bar
 from .text_models import (
     all_tensors,
     batch_rows,
@@ -50,12 +47,20 @@ from .text_models import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from jaxtyping import Bool, Float
     from torch import Tensor
 
     from .interventions import RecordedOutput
+
+    Inputs = Tensor | Mapping[str, Any]
+    Metric = Callable[[Any], Tensor]
+
+Of = Literal["heads", "layers", "tokens"]
+By = Literal["zero", "mean", "resample", "patch"]
+ROWS_ON_CPU, ROWS = 32, 256
+"""The largest batch of a forward pass. On a CPU it is small, so that each pass skips as many layers as it can."""
 
 
 @dataclass(slots=True, eq=False)
@@ -146,37 +151,239 @@ class Effects:
         return "\n".join(lines)
 
 
-def gradient_estimates(
+def effects(
+    model: nn.Module,
+    inputs: Inputs,
+    metric: Metric,
+    *,
+    of: Of = "heads",
+    by: By = "zero",
+    corrupted: Inputs | None = None,
+    exact: int | None = None,
+    rows: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Effects:
+    """The change of `metric` when one head, layer or token at a time is replaced.
+
+        logits = lambda output: output.logits[:, -1]
+        difference = lambda output: logits(output)[range(B), mary] - logits(output)[range(B), john]
+        effects(model, {"input_ids": ids}, difference).strongest(5)
+
+    - `inputs`: a tensor, or the keyword arguments of the model; the first dimension of tensors is the batch.
+    - `metric`: from what the model returns for these inputs to one number for each entry of the batch.
+    - `corrupted`: other inputs of the same shape. With `by="patch"` the model runs on them, and one part at a time
+      comes from the run on `inputs`.
+    - `exact`: estimate all effects from one backward pass, then compute the `exact` largest; 0 for the estimate alone.
+      By default all are computed and none is estimated.
+    - `rows`: how large the batch of a forward pass may become; by default 32 on a CPU, where larger ones gain nothing,
+      and 256 elsewhere.
+
+    Works for scaled_dot_product_attention, Hugging Face's interface, nn.MultiheadAttention (called with
+    need_weights=False), flex_attention, regard.attend, and attention that a module writes out. Tokens are masked in the
+    first three and refused in the others, and their embeddings are replaced in models with `get_input_embeddings()`.
+    """
+    for name, given, known in (("of", of, get_args(Of)), ("by", by, get_args(By))):
+        if given not in known:
+            raise ValueError(f"{name} is {given!r}; expected one of {', '.join(map(repr, known))}")
+    if by == "patch" and corrupted is None:
+        raise ValueError('by="patch" needs corrupted=…, other inputs of the same shape, into which parts are patched')
+    if exact is not None and of == "tokens" and by == "zero":
+        raise ValueError("masking a token has no estimate from a gradient; leave exact=None, or replace its embedding")
+    _check_evaluation_mode(model)
+    batch, first = batch_size(inputs), first_tensor(inputs)
+    assert first is not None
+    times = max(1, (rows or (ROWS_ON_CPU if first.device.type == "cpu" else ROWS)) // batch)
+    # Patching runs on the corrupted inputs; everything else on the inputs.
+    base, other = (corrupted, inputs) if by == "patch" and corrupted is not None else (inputs, corrupted)
+    embedding = _embedding(model) if of == "tokens" and by != "zero" else None
+    prefix = LayerPrefix(model)
+    with prefix.recorded():
+        run = _record(model, base, embedding, gradients=exact is not None)
+    modules = [call.module for call in run.calls]
+    prefix.keep_layers_of(modules)
+    value = _measured(metric, run.output, batch)
+    second = None if by == "zero" or other is None else _record(model, other, embedding)
+    if second is not None and _shapes(second) != _shapes(run):
+        raise ValueError("inputs and corrupted must have one shape, so that each output has its counterpart")
+    outputs: list[Tensor | None] = [None] * len(modules)
+    embeddings = None
+    if by != "zero":
+        outputs, embeddings = _replacements(by, second or run, base if second is None else other, second is None, seed)
+    sites = _sites(of, run.calls)
+    result = Effects(
+        of,
+        by,
+        sites,
+        value.detach().double().cpu(),
+        torch.full((len(sites), batch), torch.nan, dtype=torch.float64),
+        None if by != "patch" or second is None else _measured(metric, second.output, batch).detach().double().cpu(),
+    )
+    chosen = list(range(len(sites)))
+    if exact is not None:
+        result.estimates = _estimates(value, sites, run, outputs, embeddings)
+        chosen = result.estimates.mean(1).abs().argsort(descending=True)[:exact].tolist()
+        result.measured = torch.zeros(len(sites), dtype=torch.bool)
+        result.measured[chosen] = True
+    if chosen:
+        _check_repeats(model, base, run.output, batch, min(2, times))
+    del run, second, value  # with the graph
+
+    @torch.no_grad()
+    def changed(part: list[Site]) -> Float[Tensor, "sites b"]:
+        """The metric with each of these sites changed, from one forward pass."""
+        change = RowReplacement(model, part if embedding is None else [], batch, outputs, modules)
+        hook = EmbeddingHook(part, batch, embeddings)
+        skipped = 0 if of == "tokens" else min(prefix.depth(site.module) for site in part)
+        with applied(change), _hooked(embedding, hook), prefix.skipped(skipped, batch, len(part)):
+            output = run_model(model, repeated(base, batch, len(part)))
+        total = batch * len(part)
+        parts = (batch_rows(output, total, slice(at, at + batch)) for at in range(0, total, batch))
+        return torch.stack([_measured(metric, each, batch) for each in parts]).double().cpu()
+
+    chosen.sort(key=lambda at: prefix.depth(sites[at].module))
+    parts = [chosen[at : at + times] for at in range(0, len(chosen), times)]
+    for part in progress_bar(parts, f"{len(chosen)} {of}, {by}") if progress else parts:
+        result.values[part] = changed([sites[at] for at in part])
+    return result
+
+
+def _check_evaluation_mode(model: nn.Module) -> None:
+    """Refuse modules that are random, or that mix the entries of a batch, each of which has its own change."""
+    for name, part in model.named_modules():
+        if isinstance(part, _DropoutNd) and part.training and part.p > 0:
+            raise ValueError(f"{type(model).__name__} is in training mode with {part}; call model.eval() first")
+        if isinstance(part, _BatchNorm) and (part.training or part.running_mean is None):
+            advice = "call model.eval() first" if part.training else "it has no running statistics"
+            raise ValueError(
+                f"{name or type(model).__name__}, {type(part).__name__}, normalizes by the mean of its batch, in which "
+                f"changed and unchanged entries would mix; {advice}"
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """What a model returned, the outputs of its attention calls, and of its embedding where that was asked for."""
+
+    output: Any
+    calls: list[RecordedOutput]
+    embeddings: Tensor | None
+
+
+def _record(model: nn.Module, inputs: Inputs, embedding: nn.Module | None, gradients: bool = False) -> _Run:
+    recorder, hook = OutputRecorder(model, gradients), EmbeddingHook()
+    hook.gradients = gradients
+    with torch.set_grad_enabled(gradients), applied(recorder), _hooked(embedding, hook):
+        output = run_model(model, inputs)
+    if not recorder.outputs:
+        raise ValueError(f"{type(model).__name__} called no attention that could be changed; see regard.watch")
+    return _Run(output, recorder.outputs, hook.output)
+
+
+def _hooked(module: nn.Module | None, hook: EmbeddingHook) -> Any:
+    return nullcontext() if module is None else module.register_forward_hook(hook)
+
+
+def _shapes(run: _Run) -> list[tuple[str, torch.Size]]:
+    return [(call.module, call.by_heads.shape) for call in run.calls]
+
+
+def _embedding(model: nn.Module) -> nn.Module:
+    find = getattr(model, "get_input_embeddings", None)
+    if find is None:
+        raise ValueError(
+            f"{type(model).__name__} has no get_input_embeddings(), so its tokens are not known; take "
+            'of="heads" or of="layers"'
+        )
+    return find()  # type: ignore[no-any-return]
+
+
+def _measured(metric: Metric, output: Any, batch: int) -> Float[Tensor, " b"]:
+    values = metric(output)
+    if not isinstance(values, torch.Tensor) or values.shape != (batch,):
+        shape = list(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
+        raise ValueError(f"metric gives one number for each of {batch} entries of the batch, got {shape}")
+    return values
+
+
+def _sites(of: Of, calls: list[RecordedOutput]) -> list[Site]:
+    if of == "tokens":
+        return [Site(token=token) for token in range(calls[0].by_heads.shape[2])]
+    layers = [Site(layer, module=call.module) for layer, call in enumerate(calls)]
+    if of == "layers":
+        return layers
+    counts = [call.by_heads.shape[1] for call in calls]
+    return [replace(site, head=head) for site, count in zip(layers, counts, strict=True) for head in range(count)]
+
+
+def _replacements(
+    by: By, source: _Run, inputs: Inputs | None, is_own: bool, seed: int
+) -> tuple[list[Tensor | None], Tensor | None]:
+    """What replaces the output of each call, and the embeddings: those of a run on `inputs`, or made of them."""
+    outputs: list[Tensor | None] = [call.by_heads for call in source.calls]
+    embeddings = None if source.embeddings is None else source.embeddings.detach()
+    change = None
+    if by == "mean":
+        real = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
+        change = partial(_mean, real=real)
+    if by == "resample" and is_own:
+        batch = source.calls[0].by_heads.shape[0]
+        if batch < 2:
+            raise ValueError('by="resample" takes another text of the batch; give two at least, or corrupted=…')
+        shift = int(torch.randint(1, batch, (1,), generator=torch.Generator().manual_seed(seed)))
+        change = partial(torch.roll, shifts=shift, dims=0)
+    if change is not None:
+        outputs = [change(call.by_heads) for call in source.calls]
+        embeddings = None if embeddings is None else change(embeddings[:, None])[:, 0]
+    return outputs, embeddings
+
+
+def _mean(x: Float[Tensor, "b heads t d"], real: Any) -> Float[Tensor, "b heads t d"]:
+    """The mean over the batch and over positions, without those that an attention mask [B, T] marks as padding."""
+    if isinstance(real, torch.Tensor) and real.shape == (x.shape[0], x.shape[2]):
+        share = real.to(x.dtype)[:, None, :, None]
+        mean = (x * share).sum((0, 2), keepdim=True) / share.sum()
+    else:
+        mean = x.mean((0, 2), keepdim=True)
+    return mean.expand(x.shape)
+
+
+def _estimates(
     metric: Float[Tensor, " b"],
     sites: list[Site],
-    records: Sequence[RecordedOutput],
+    run: _Run,
     outputs: Sequence[Tensor | None],
-    embedding: EmbeddingHook,
     embeddings: Tensor | None,
 ) -> Float[Tensor, "sites b"]:
-    """The estimate of every site, from a metric with its graph.
-
-    `outputs` replace those of the `records`, zeros where None; `embeddings` replace those that `embedding` recorded.
-    """
+    """Σ g · (new − old) of every site, from a metric with its graph."""
     if embeddings is not None:
-        assert embedding.output is not None
-        (g,) = torch.autograd.grad(metric.sum(), [embedding.output])
-        products = g.double() * (embeddings - embedding.output.detach()).double()
-        return products.sum(-1).T.cpu()
-    gradients = torch.autograd.grad(metric.sum(), [x.tensor for x in records], allow_unused=True)
+        assert run.embeddings is not None
+        (g,) = torch.autograd.grad(metric.sum(), [run.embeddings])
+        return (g.double() * (embeddings - run.embeddings.detach()).double()).sum(-1).T.cpu()
+    gradients = torch.autograd.grad(metric.sum(), [call.tensor for call in run.calls], allow_unused=True)
     layers = []
-    for record, gradient, new in zip(records, gradients, outputs, strict=True):
-        old = record.by_heads
+    for call, gradient, new in zip(run.calls, gradients, outputs, strict=True):
+        old = call.by_heads
         # The metric may not depend on a call at all.
-        g = torch.zeros_like(old) if gradient is None else record.arranged(gradient)
+        g = torch.zeros_like(old) if gradient is None else call.arranged(gradient)
         change = -old if new is None else new - old
         layers.append((g.double() * change.double()).flatten(2).sum(-1).cpu())  # [B, heads]
-    estimates = []
-    for site in sites:
-        assert site.layer is not None
-        layer = layers[site.layer]
-        estimates.append(layer.sum(1) if site.head is None else layer[:, site.head])
-    return torch.stack(estimates)
+    chosen = [(layers[site.layer or 0], site.head) for site in sites]
+    return torch.stack([layer.sum(1) if head is None else layer[:, head] for layer, head in chosen])
+
+
+@torch.no_grad()
+def _check_repeats(model: nn.Module, inputs: Inputs, output: Any, batch: int, times: int) -> None:
+    """Refuse a model that does not give the same again for its inputs repeated along the batch."""
+    with applied(ModelIntervention(model)):
+        again = run_model(model, repeated(inputs, batch, times))
+    for start in range(0, batch * times, batch):
+        if not outputs_agree(output, batch_rows(again, batch * times, slice(start, start + batch)), batch):
+            raise ValueError(
+                f"{type(model).__name__} does not give the same output again for the same inputs, repeated {times} "
+                "times along the batch: it drops out at random (call model.eval() first), or one of its inputs has no "
+                f"batch dimension but the size of the batch, {batch}, as its first"
+            )
 
 
 _lock = threading.RLock()
@@ -212,24 +419,19 @@ class LayerPrefix:
     @contextmanager
     def recorded(self) -> Iterator[None]:
         """Inside the block, the outputs of all layers are recorded."""
-        self._runs, self._kept = [], []
-        handles = [
-            part.register_forward_hook(self._hook(name), with_kwargs=True)
-            for name, part in named_parts(self._model)
-            if name.rpartition(".")[2].isdecimal()
-        ]
-        try:
+
+        def hook(name: str) -> Any:
+            def after(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+                first, versions = first_tensor((*args, *kwargs.values())), TensorVersions(all_tensors(output))
+                self._runs.append(_LayerRun(name, module, first, output, versions))
+
+            return after
+
+        with ExitStack() as hooks:
+            for name, part in named_parts(self._model):
+                if name.rpartition(".")[2].isdecimal():
+                    hooks.enter_context(part.register_forward_hook(hook(name), with_kwargs=True))
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _hook(self, name: str) -> Any:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            versions = TensorVersions(all_tensors(output))
-            self._runs.append(_LayerRun(name, module, first_tensor((*args, *kwargs.values())), output, versions))
-
-        return hook
 
     def keep_layers_of(self, modules: list[str]) -> None:
         """Keep the layers that contain these attention modules, if they are one stack; otherwise nothing is skipped.
@@ -237,16 +439,14 @@ class LayerPrefix:
         Nothing is skipped either if the model changed the output of a layer in place.
         """
         runs = [run for run in self._runs if any(name.startswith(f"{run.name}.") for name in modules)]
-        names = [run.name for run in runs]
-        outer = [run for run in runs if not any(run.name.startswith(f"{name}.") for name in names)]
-        stacks, layers = {run.name.rpartition(".")[0] for run in outer}, {run.name for run in outer}
-        one_stack = len(stacks) == 1 and len(layers) == len(outer)
+        outer = [run for run in runs if not any(run.name.startswith(f"{other.name}.") for other in runs)]
+        names = {run.name for run in outer}
+        one_stack = len({name.rpartition(".")[0] for name in names}) == 1 and len(names) == len(outer)
         chained = all(
             following.first_input is not None and following.first_input is first_tensor(run.output)
             for run, following in pairwise(outer)
         )
-        unchanged = all(run.is_unchanged() for run in outer)
-        kept = outer if one_stack and chained and unchanged else []
+        kept = outer if one_stack and chained and all(run.is_unchanged() for run in outer) else []
         self._kept = [(run.name, run.module, without_graph(run.output)) for run in kept]
         self._runs = []
 
@@ -260,293 +460,22 @@ class LayerPrefix:
 
         Other threads that run the model meanwhile compute these layers.
         """
-        skipped = self._kept[:count]
-        with _lock:
-            before = [vars(module).get("forward") for _, module, _ in skipped]
-            try:
-                for _, module, output in skipped:
-                    module.forward = _constant(output, batch, times, module.forward)
-                yield
-            finally:
-                for (_, module, _), forward in zip(skipped, before, strict=True):
-                    if forward is None:
-                        vars(module).pop("forward", None)
-                    else:
-                        module.forward = forward
+        thread = threading.get_ident()
 
+        def constant(output: Any, computed: Any) -> Any:
+            def forward(*args: Any, **kwargs: Any) -> Any:
+                if threading.get_ident() != thread:
+                    return computed(*args, **kwargs)
+                return repeated(output, batch, times)
 
-def _constant(output: Any, batch: int, times: int, computed: Any) -> Any:
-    """A forward that returns a repeated output in this thread, and what `computed` returns in others."""
-    thread = threading.get_ident()
+            return forward
 
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        return repeated(output, batch, times) if threading.get_ident() == thread else computed(*args, **kwargs)
-
-    return forward
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from jaxtyping import Float
-    from torch import Tensor
-
-    Inputs = Tensor | Mapping[str, Any]
-    Metric = Callable[[Any], Tensor]
-
-Of = Literal["heads", "layers", "tokens"]
-By = Literal["zero", "mean", "resample", "patch"]
-
-
-ROWS_ON_CPU, ROWS = 32, 256
-"""The largest batch of a forward pass. On a CPU it is small, so that each pass skips as many layers as it can."""
-
-
-def effects(
-    model: nn.Module,
-    inputs: Inputs,
-    metric: Metric,
-    *,
-    of: Of = "heads",
-    by: By = "zero",
-    corrupted: Inputs | None = None,
-    exact: int | None = None,
-    rows: int | None = None,
-    seed: int = 0,
-    progress: bool = True,
-) -> Effects:
-    """The change of `metric` when one head, layer or token at a time is replaced.
-
-        logits = lambda output: output.logits[:, -1]
-        difference = lambda output: logits(output)[range(B), mary] - logits(output)[range(B), john]
-        effects(model, {"input_ids": ids}, difference).strongest(5)
-
-    - `inputs`: a tensor, or the keyword arguments of the model; the first dimension of tensors is the batch.
-    - `metric`: from what the model returns for these inputs to one number for each entry of the batch.
-    - `corrupted`: other inputs of the same shape. With `by="patch"` the model runs on them, and one part at a time
-      comes from the run on `inputs`.
-    - `exact`: estimate all effects from one backward pass, then compute the `exact` largest; 0 for the estimate alone.
-      By default all are computed and none is estimated.
-    - `rows`: how large the batch of a forward pass may become; by default 32 on a CPU, where larger ones gain nothing,
-      and 256 elsewhere.
-
-    Works for scaled_dot_product_attention, Hugging Face's interface, nn.MultiheadAttention (called with
-    need_weights=False), flex_attention, regard.attend, and attention that a module writes out. Tokens are masked in the
-    first three and refused in the others, and their embeddings are replaced in models with `get_input_embeddings()`.
-    """
-    for name, value, known in (("of", of, get_args(Of)), ("by", by, get_args(By))):
-        if value not in known:
-            raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(repr, known))}")
-    if by == "patch" and corrupted is None:
-        raise ValueError('by="patch" needs corrupted=…, other inputs of the same shape, into which parts are patched')
-    if exact is not None and of == "tokens" and by == "zero":
-        raise ValueError("masking a token has no estimate from a gradient; leave exact=None, or replace its embedding")
-    _check_evaluation_mode(model)
-    inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
-    corrupted = dict(corrupted) if isinstance(corrupted, Mapping) else corrupted
-    return _Sweep(model, inputs, metric, of, by, corrupted, rows, seed).run(exact, progress)
-
-
-def _check_evaluation_mode(model: nn.Module) -> None:
-    """Refuse modules that are random, or that mix the entries of a batch, each of which has its own change."""
-    for name, part in model.named_modules():
-        if isinstance(part, _DropoutNd) and part.training and part.p > 0:
-            raise ValueError(f"{type(model).__name__} is in training mode with {part}; call model.eval() first")
-        if isinstance(part, _BatchNorm) and (part.training or part.running_mean is None):
-            advice = "call model.eval() first" if part.training else "it has no running statistics"
-            raise ValueError(
-                f"{name or type(model).__name__}, {type(part).__name__}, normalizes by the mean of its batch, in which "
-                f"changed and unchanged entries would mix; {advice}"
-            )
-
-
-class _Sweep:
-    def __init__(
-        self,
-        model: nn.Module,
-        inputs: Inputs,
-        metric: Metric,
-        of: Of,
-        by: By,
-        corrupted: Inputs | None,
-        rows: int | None,
-        seed: int,
-    ) -> None:
-        self.model, self.metric, self.of, self.by = model, metric, of, by
-        self.batch = batch_size(inputs)
-        # Patching runs on the corrupted inputs; everything else on the inputs.
-        self.base: Inputs | None = corrupted if by == "patch" else inputs
-        self.other: Inputs | None = inputs if by == "patch" else corrupted
-        if rows is None:
-            first = first_tensor(inputs)
-            rows = ROWS_ON_CPU if first is None or first.device.type == "cpu" else ROWS
-        self.times, self.seed = max(1, rows // self.batch), seed
-        self.prefix = LayerPrefix(model)
-        self.modules: list[str] = []
-
-    def run(self, exact: int | None, progress: bool) -> Effects:
-        assert self.base is not None
-        output, recorder, embedding = self._record(self.base, gradients=exact is not None)
-        self.modules = [x.module for x in recorder.outputs]
-        self.prefix.keep_layers_of(self.modules)
-        base = self._measure(output)
-        outputs, embeddings, other = self._replacements(recorder, embedding)
-        sites = self._sites(recorder)
-        result = Effects(
-            self.of,
-            self.by,
-            sites,
-            base.detach().double().cpu(),
-            torch.full((len(sites), self.batch), torch.nan, dtype=torch.float64),
-            None if self.by != "patch" else other,
-        )
-        chosen = list(range(len(sites)))
-        if exact is not None:
-            result.estimates = gradient_estimates(base, sites, recorder.outputs, outputs, embedding, embeddings)
-            order = result.estimates.mean(1).abs().argsort(descending=True)
-            chosen = order[:exact].tolist()
-            result.measured = torch.zeros(len(sites), dtype=torch.bool)
-            result.measured[chosen] = True
-        if chosen:
-            self._check_repeats(output)
-        del output, recorder, base
-        chosen.sort(key=lambda at: self.prefix.depth(sites[at].module))
-        parts = [chosen[at : at + self.times] for at in range(0, len(chosen), self.times)]
-        for part in _with_progress(parts, f"{len(chosen)} {self.of}, {self.by}", progress):
-            values = self._run_part([sites[at] for at in part], outputs, embeddings)
-            result.values[part] = values
-        return result
-
-    def _record(
-        self, inputs: Inputs, gradients: bool = False, prefix: bool = True
-    ) -> tuple[Any, OutputRecorder, EmbeddingHook]:
-        recorder, hook = OutputRecorder(self.model, gradients), EmbeddingHook()
-        hook.gradients = gradients
-        handle = None
-        if self.of == "tokens" and self.by != "zero":
-            handle = self._embedding().register_forward_hook(hook)
-        try:
-            with torch.set_grad_enabled(gradients), applied(recorder):
-                if prefix:
-                    with self.prefix.recorded():
-                        output = run_model(self.model, inputs)
+        with _lock, ExitStack() as undo:
+            for _, module, output in self._kept[:count]:
+                own = vars(module).get("forward")
+                if own is None:
+                    undo.callback(delattr, module, "forward")
                 else:
-                    output = run_model(self.model, inputs)
-        finally:
-            if handle is not None:
-                handle.remove()
-        if not recorder.outputs:
-            raise ValueError(f"{type(self.model).__name__} called no attention that could be changed; see regard.watch")
-        return output, recorder, hook
-
-    @torch.no_grad()
-    def _check_repeats(self, output: Any) -> None:
-        """Refuse a model that does not give the same again for its inputs repeated along the batch."""
-        times = min(2, self.times)
-        with applied(ModelIntervention(self.model)):
-            again = run_model(self.model, repeated(self.base, self.batch, times))
-        for start in range(0, self.batch * times, self.batch):
-            part = batch_rows(again, self.batch * times, slice(start, start + self.batch))
-            if not outputs_agree(output, part, self.batch):
-                raise ValueError(
-                    f"{type(self.model).__name__} does not give the same output again for the same inputs, repeated "
-                    f"{times} times along the batch: it drops out at random (call model.eval() first), or one of its "
-                    f"inputs has no batch dimension but the size of the batch, {self.batch}, as its first"
-                )
-
-    def _embedding(self) -> nn.Module:
-        find = getattr(self.model, "get_input_embeddings", None)
-        if find is None:
-            raise ValueError(
-                f"{type(self.model).__name__} has no get_input_embeddings(), so its tokens are not known; take "
-                'of="heads" or of="layers"'
-            )
-        return find()  # type: ignore[no-any-return]
-
-    def _measure(self, output: Any) -> Float[Tensor, " b"]:
-        values = self.metric(output)
-        if not isinstance(values, torch.Tensor) or values.shape != (self.batch,):
-            shape = list(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
-            raise ValueError(f"metric gives one number for each of {self.batch} entries of the batch, got {shape}")
-        return values
-
-    def _sites(self, recorder: OutputRecorder) -> list[Site]:
-        if self.of == "tokens":
-            return [Site(token=token) for token in range(recorder.outputs[0].by_heads.shape[2])]
-        layers = [Site(layer, module=x.module) for layer, x in enumerate(recorder.outputs)]
-        if self.of == "layers":
-            return layers
-        counts = [x.by_heads.shape[1] for x in recorder.outputs]
-        return [replace(site, head=head) for site, count in zip(layers, counts, strict=True) for head in range(count)]
-
-    def _replacements(
-        self, recorder: OutputRecorder, embedding: EmbeddingHook
-    ) -> tuple[list[Tensor | None], Tensor | None, Tensor | None]:
-        """What replaces the output of each call and the embeddings, and the metric on the other inputs."""
-        if self.by == "zero":
-            return [None] * len(recorder.outputs), None, None
-        source, vectors, other = [x.by_heads for x in recorder.outputs], embedding.output, None
-        inputs = self.base
-        if self.other is not None:
-            output, second, hook = self._record(self.other, prefix=False)
-            others = [x.by_heads for x in second.outputs]
-            same = [x.shape for x in source] == [x.shape for x in others]
-            if [x.module for x in second.outputs] != self.modules or not same:
-                raise ValueError("inputs and corrupted must have one shape, so that each output has its counterpart")
-            source, vectors, inputs = others, hook.output, self.other
-            other = self._measure(output).detach().double().cpu()
-        vectors = None if vectors is None else vectors.detach()
-        if self.by == "resample" and self.other is None:
-            if self.batch < 2:
-                raise ValueError('by="resample" takes another text of the batch; give two at least, or corrupted=…')
-            generator = torch.Generator().manual_seed(self.seed)
-            shift = int(torch.randint(1, self.batch, (1,), generator=generator))
-            source = [x.roll(shift, 0) for x in source]
-            vectors = None if vectors is None else vectors.roll(shift, 0)
-        if self.by == "mean":
-            real = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
-            source = [_mean(x, real) for x in source]
-            vectors = None if vectors is None else _mean(vectors[:, None], real)[:, 0]
-        return list(source), vectors, other
-
-    @torch.no_grad()
-    def _run_part(
-        self, sites: list[Site], outputs: list[Tensor | None], embeddings: Tensor | None
-    ) -> Float[Tensor, "sites b"]:
-        """The metric with each of these sites changed, from one forward pass."""
-        times, handle = len(sites), None
-        embedded = self.of == "tokens" and self.by != "zero"
-        change = RowReplacement(self.model, [] if embedded else sites, self.batch, outputs, self.modules)
-        if embedded:
-            handle = self._embedding().register_forward_hook(EmbeddingHook(sites, self.batch, embeddings))
-        skipped = 0 if self.of == "tokens" else min(self.prefix.depth(site.module) for site in sites)
-        try:
-            with applied(change), self.prefix.skipped(skipped, self.batch, times):
-                output = run_model(self.model, repeated(self.base, self.batch, times))
-        finally:
-            if handle is not None:
-                handle.remove()
-        total, values = self.batch * times, []
-        for start in range(0, total, self.batch):
-            values.append(self._measure(batch_rows(output, total, slice(start, start + self.batch))))
-        return torch.stack(values).double().cpu()
-
-
-def _mean(x: Float[Tensor, "b heads t d"], real: Any) -> Float[Tensor, "b heads t d"]:
-    """The mean over the batch and over positions, without those that an attention mask [B, T] marks as padding."""
-    if isinstance(real, torch.Tensor) and real.shape == (x.shape[0], x.shape[2]):
-        share = real.to(x.dtype)[:, None, :, None]
-        mean = (x * share).sum((0, 2), keepdim=True) / share.sum()
-    else:
-        mean = x.mean((0, 2), keepdim=True)
-    return mean.expand(x.shape)
-
-
-def _with_progress(parts: list[list[int]], title: str, progress: bool) -> Iterable[list[int]]:
-    """The parts, with a progress bar if Rich is installed and there is a terminal."""
-    if not progress or find_spec("rich") is None or not sys.stderr.isatty():
-        return parts
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(parts, title, console=Console(stderr=True))
+                    undo.callback(setattr, module, "forward", own)
+                module.forward = constant(output, module.forward)
+            yield

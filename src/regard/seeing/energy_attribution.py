@@ -12,7 +12,7 @@ of each head (`sources`) tell the tokens whose values it moved: V- and OV-compos
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,7 +28,7 @@ from .terminal import ResultTable
 from .text_models import first_tensor, run_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from jaxtyping import Float
 
@@ -167,15 +167,7 @@ class _NormOutputs:
         """The norms and their outputs, as leaves, and the queries and keys of the layer's attention."""
         recorder = _QueryKeyRecorder(self.model, self.layer.call.name)
         outputs: list[tuple[nn.Module, Tensor]] = []
-        with self._hooked(outputs, zero), applied(recorder):
-            run_model(self.model, inputs)
-        if recorder.vectors is None or not outputs:
-            missing = "no norm reads its input" if not outputs else "its queries and keys were not seen"
-            raise ValueError(f"{self.layer.name}: {missing}, so what adds to its energies is not known")
-        return outputs, recorder.vectors
 
-    @contextmanager
-    def _hooked(self, outputs: list[tuple[nn.Module, Tensor]], zero: bool) -> Iterator[None]:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
             x = first_tensor(args)
             if x is None or x.shape != self.layer.before.shape or not torch.equal(x, self.layer.before):
@@ -184,12 +176,14 @@ class _NormOutputs:
             outputs.append((module, leaf.requires_grad_(not zero)))
             return leaf
 
-        handles = [norm.register_forward_hook(hook) for norm in self._norms]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+        with ExitStack() as hooks, applied(recorder):
+            for norm in self._norms:
+                hooks.enter_context(norm.register_forward_hook(hook))
+            run_model(self.model, inputs)
+        if recorder.vectors is None or not outputs:
+            missing = "no norm reads its input" if not outputs else "its queries and keys were not seen"
+            raise ValueError(f"{self.layer.name}: {missing}, so what adds to its energies is not known")
+        return outputs, recorder.vectors
 
 
 class _QueryKeyRecorder(ModelIntervention):
@@ -259,13 +253,7 @@ def value_weighted_attention(call: Call, projection: nn.Module) -> Contributions
     norms = []
     for head in range(heads):  # one head's values beside zeros: what this head alone adds
         own = v[..., head, :, :].to(weight.dtype)
-        alone = _beside_zeros(own, head * width, heads * width)
+        alone = torch.nn.functional.pad(own, (head * width, (heads - 1 - head) * width))
         norms.append((projection(alone) - bias).norm(dim=-1))
     sizes = torch.stack(norms, dim=-2)[..., None]  # [*batch, heads, T_k, 1]
     return Contributions(call.weights, sizes, torch.ones_like(sizes[..., :1, :]))
-
-
-def _beside_zeros(x: Tensor, start: int, width: int) -> Tensor:
-    wide = x.new_zeros(*x.shape[:-1], width)
-    wide[..., start : start + x.shape[-1]] = x
-    return wide

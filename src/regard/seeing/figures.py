@@ -3,49 +3,26 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
-from rich.table import Table
-from rich.text import Text
 
+from ..files import check_figure_path as check_figure_path
 from ..files import replacing_file
-from .heads import entry_weights
-from .patterns import PATTERNS, THRESHOLDS, Patterns
-from .terminal import heatmap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     import numpy as np
     from jaxtyping import Float, Int16, UInt8
-    from rich.console import RenderableType
     from torch import Tensor
 
-    from .call import Call
-    from .patterns import HeadScores
-    from .trace import Seen
+    from ..attention.contributions import Contributions
+    from ..attention.weights import Weights
 
-SUFFIXES = (".png", ".svg", ".pdf")
-
-
-def check_figure_path(file: str | Path) -> Path:
-    """The path, if a figure can be written there. Call it before a long computation."""
-    file = Path(file)
-    if file.suffix not in SUFFIXES:
-        raise ValueError(f"{file}: a figure is written as {', '.join(SUFFIXES)}; end the name in one of them")
-    if not file.parent.is_dir():
-        raise ValueError(f"{file}: there is no folder {file.parent}")
-    require_matplotlib()
-    return file
-
-
-def require_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ModuleNotFoundError as missing:
-        raise ValueError("figures need matplotlib; install it with: pip install 'regard[train]'") from missing
+    Tokens = Sequence[str] | tuple[Sequence[str], Sequence[str]]
+    """Of queries and keys alike, or of each."""
 
 
 def save_heatmap(
@@ -91,46 +68,38 @@ def save_curves(
     save_figure(figure, file)
 
 
-def save_head_maps(file: str | Path, maps: Mapping[str, Float[Tensor, "layers heads"]], vmax: float = 1.0) -> None:
-    """One small map of layers × heads per name, from 0 to `vmax`, with the largest value of each in its title."""
+def save_head_maps(
+    file: str | Path, maps: Mapping[str, Float[Tensor, "layers heads"]], *, signed: bool = False
+) -> None:
+    """One small map of layers × heads per name, with its largest value in the title: from 0 to 1.
+
+    `signed`: each on its own scale about 0, red above and blue below.
+    """
     from matplotlib.figure import Figure
 
     columns = min(4, len(maps))
     rows = -(-len(maps) // columns)
     layers, heads = next(iter(maps.values())).shape
-    size = 1.0 + 0.14 * heads, 0.9 + 0.14 * layers
-    figure = Figure(figsize=(columns * size[0] + 0.8, rows * size[1]), layout="constrained")
+    size = (1.5 if signed else 1.0) + 0.14 * heads, 1.0 + 0.14 * layers
+    figure = Figure(figsize=(columns * size[0] + 0.8 * (not signed), rows * size[1]), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
-    for axes, (name, scores) in zip(panels, maps.items(), strict=False):
-        axes.imshow(scores.float().cpu().numpy(), cmap="viridis", vmin=0, vmax=vmax, aspect="equal")
-        layer, head = divmod(int(scores.argmax()), heads)
-        axes.set_title(f"{escape_math(name)}\n{layer}.{head}: {float(scores.max()):.2f}", fontsize=8)
+    for axes, (name, values) in zip(panels, maps.items(), strict=False):
+        sizes = values.nan_to_num(0).abs()
+        low, high = (-float(sizes.max()) or -1.0, float(sizes.max()) or 1.0) if signed else (0.0, 1.0)
+        colours = "RdBu_r" if signed else "viridis"
+        image = axes.imshow(values.float().cpu().numpy(), cmap=colours, vmin=low, vmax=high, aspect="equal")
+        layer, head = divmod(int(sizes.argmax()), heads)
+        number = f"{float(values[layer, head]):{'+' if signed else ''}.2f}"
+        axes.set_title(f"{escape_math(name)}\n{layer}.{head}: {number}", fontsize=8)
         axes.tick_params(labelsize=6)
+        if signed:
+            figure.colorbar(image, ax=axes, shrink=0.6).ax.tick_params(labelsize=6)
     for axes in panels[len(maps) :]:
         axes.axis("off")
     figure.supxlabel("head", fontsize=8)
     figure.supylabel("layer", fontsize=8)
-    figure.colorbar(panels[0].images[0], ax=panels.tolist(), shrink=0.8)
-    save_figure(figure, file)
-
-
-def save_signed_maps(file: str | Path, maps: Mapping[str, Float[Tensor, "layers heads"]]) -> None:
-    """One map of layers × heads per name, each on its own scale about 0: red above, blue below."""
-    from matplotlib.figure import Figure
-
-    layers, heads = next(iter(maps.values())).shape
-    size = 1.5 + 0.14 * heads, 1.0 + 0.14 * layers
-    figure = Figure(figsize=(len(maps) * size[0], size[1]), layout="constrained")
-    panels = figure.subplots(1, len(maps), squeeze=False).flatten()
-    for axes, (name, values) in zip(panels, maps.items(), strict=True):
-        limit = float(values.nan_to_num(0).abs().max()) or 1.0
-        image = axes.imshow(values.float().cpu().numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="equal")
-        layer, head = divmod(int(values.nan_to_num(0).abs().argmax()), heads)
-        axes.set_title(f"{escape_math(name)}\n{layer}.{head}: {float(values[layer, head]):+.2f}", fontsize=8)
-        axes.tick_params(labelsize=6)
-        figure.colorbar(image, ax=axes, shrink=0.6).ax.tick_params(labelsize=6)
-    figure.supxlabel("head", fontsize=8)
-    figure.supylabel("layer", fontsize=8)
+    if not signed:
+        figure.colorbar(panels[0].images[0], ax=panels.tolist(), shrink=0.8)
     save_figure(figure, file)
 
 
@@ -186,18 +155,6 @@ def save_figure(figure: Any, file: str | Path) -> None:
         figure.savefig(unfinished, dpi=200, metadata=metadata, format=file.suffix[1:])
 
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from jaxtyping import Float
-    from torch import Tensor
-
-    from ..attention.contributions import Contributions
-    from ..attention.weights import Weights
-
-    Tokens = Sequence[str] | tuple[Sequence[str], Sequence[str]]
-    """Of queries and keys alike, or of each."""
-
 CELLS = 512
 """Cells along a side at most: a longer matrix is pooled, by the largest number of each cell."""
 NAMES = 64
@@ -214,7 +171,6 @@ def matrix_figure(
 
     Where a number is negative the scale is about 0.
     """
-    require_matplotlib()
     from matplotlib.figure import Figure
 
     if not matrices:
@@ -343,162 +299,3 @@ def save_caption_figure(
             axes.add_patch(Rectangle((left - 0.5, top - 0.5), width, height, fill=False, ec=colour, lw=line))
         axes.set_title(escape_math(word), fontsize=11)
     save_figure(figure, file)
-
-
-MAX_TOKENS = 120
-"""Tokens up to which a head is drawn in the terminal."""
-LABELS = {
-    "next": ("n", "cyan"),
-    "previous": ("p", "green"),
-    "self": ("s", "yellow"),
-    "first": ("F", "blue"),
-    "sink": ("f", "blue"),
-    "delimiter": ("d", ""),
-    "punctuation": (".", ""),
-    "broad": ("b", "bright_black"),
-    "positional": ("o", ""),
-    "identical": ("=", "red"),
-    "other sentence": ("≈", ""),
-    "related": ("~", ""),
-    "duplicate": ("u", "red"),
-    "induction": ("i", "magenta"),
-}
-"""The letter and the colour of each label."""
-
-
-class TokenLink(NamedTuple):
-    """A query token and its key token of largest weight."""
-
-    weight: float
-    layer: int
-    head: int
-    query: int
-    key: int
-
-
-def label_table(patterns: Patterns) -> Table:
-    """Layers × heads, with a letter for each label of a head; · for none."""
-    heads = patterns.heads()
-    width = max(head.head for head in heads) + 1
-    table = Table("layer", *(str(n) for n in range(width)), box=None, title="what each head does", padding=(0, 1))
-    for layer, _ in enumerate(patterns.names):
-        row = [head for head in heads if head.layer == layer]
-        table.add_row(str(layer), *(_letters(head) for head in row))
-    used = dict.fromkeys(label for head in heads for label in head.labels)
-    table.caption = "  ".join(f"{LABELS[name][0]} {name}" for name in THRESHOLDS if name in used) or "no label"
-    return table
-
-
-def _letters(head: HeadScores) -> Text:
-    return Text.assemble(*(LABELS[name] for name in head.labels[:2])) if head.labels else Text("·", style="dim")
-
-
-def best_heads_table(patterns: Patterns, count: int = 3) -> Table:
-    """For each pattern the heads with the highest scores, and the p value of the first."""
-    table = Table("pattern", "label above", "heads that score highest (layer.head score)", "p", box=None)
-    for name in PATTERNS:
-        heads = patterns.strongest(name, count)
-        if not heads or name not in heads[0].scores or name == "sink":
-            continue
-        scores = "  ".join(f"{x.layer}.{x.head} {x.scores[name]:.2f}" for x in heads)
-        p = f"{heads[0].p[name]:.2f}" if name in heads[0].p else ""
-        table.add_row(name, f"{THRESHOLDS[name]:g}" if name in THRESHOLDS else "", scores, p)
-    return table
-
-
-def strongest_links(seen: Seen, count: int = 12, entry: int = 0) -> list[TokenLink]:
-    """The largest weights between tokens, one link for each pair; each head and query contributes its best key.
-
-    In self-attention the token itself, its neighbours and the first token are left out: many heads attend there
-    whatever the words are.
-    """
-    links: dict[tuple[str, int, int], TokenLink] = {}
-    for layer, call in enumerate(seen):
-        top = entry_weights(call, entry).top(1)
-        values, keys = top.values[..., 0].cpu(), top.indices[..., 0].cpu()  # [heads, queries]
-        if call.kind == "self":
-            near = (keys - torch.arange(keys.shape[-1])).abs() <= 1
-            values = values.masked_fill(near | (keys == 0), 0)
-        largest = values.flatten().topk(min(count, values.numel()))
-        for value, at in zip(largest.values.tolist(), largest.indices.tolist(), strict=True):
-            head, query = divmod(at, values.shape[-1])
-            link = TokenLink(value, layer, head, query, int(keys[head, query]))
-            pair = call.kind, link.query, link.key
-            if value > 0 and (pair not in links or links[pair].weight < value):
-                links[pair] = link
-        call.forget()
-    return sorted(links.values(), reverse=True)[:count]
-
-
-def link_table(seen: Seen, count: int = 12) -> Table:
-    """The strongest links: query token, key token, weight and head."""
-    table = Table("looks at", "", "weight", "layer.head", box=None, title="strongest links")
-    for link in strongest_links(seen, count):
-        rows, cols = row_and_column_tokens(seen, seen[link.layer])
-        query = rows[link.query] if link.query < len(rows) else str(link.query)
-        key = cols[link.key] if link.key < len(cols) else str(link.key)
-        table.add_row(Text(query), Text(f"→ {key}"), f"{link.weight:.2f}", f"{link.layer}.{link.head}")
-    return table
-
-
-def row_and_column_tokens(seen: Seen, call: Call) -> tuple[list[str], list[str]]:
-    """The tokens of a call's rows and columns; a row of a decoder is labelled by the token it generates.
-
-    Where each token attends to those before it, as in an LSTMN, the first token has no row and the last no column.
-    """
-    if seen.sides and call.kind == "cross":
-        return seen.sides["target"], seen.sides["source"]
-    if seen.sides and "decoder" in call.name:
-        return seen.sides["target"], seen.sides["read"]
-    tokens = seen.sides["source"] if seen.sides else (seen.tokens or [[]])[0]
-    *_, queries, keys = call.shape
-    if queries == keys == len(tokens) - 1:
-        return tokens[1:], tokens[:-1]
-    return tokens, tokens
-
-
-def check_head(seen: Seen, layer: int, head: int) -> None:
-    """Refuse a head that does not exist, or one too wide for a terminal."""
-    if layer >= len(seen) or head >= seen[layer].heads:
-        raise ValueError(f"there are {len(seen)} layers of {seen[0].heads} heads; there is no {layer}.{head}")
-    longest = max(seen[layer].shape[-2:])
-    if longest > MAX_TOKENS:
-        raise ValueError(
-            f"a head is drawn up to {MAX_TOKENS} tokens, there are {longest}; leave --layer out, and keep all with "
-            "--save"
-        )
-
-
-def report(seen: Seen, layer: int | None, head: int, links: int) -> Iterator[RenderableType]:
-    """The table of calls, the head patterns if the model read one text, the strongest links, and one head drawn.
-
-    Calls that do not reproduce the model's output are in the table only.
-    """
-    yield seen
-    wrong = [call.name for call in seen if call.fidelity().faithful is False]
-    if wrong:
-        yield Text(f"\n{', '.join(wrong)}: not what the model computed, so no pattern or link is shown", style="red")
-    if seen.text is not None and not wrong:
-        patterns = Patterns()
-        patterns.add(seen, seen.text)
-        yield ""
-        yield label_table(patterns)
-        yield ""
-        yield best_heads_table(patterns)
-    if links and not wrong:
-        yield ""
-        yield link_table(seen, links)
-    if layer is not None:
-        call = seen[layer]
-        if call.name in wrong:
-            yield Text(f"{call.name} is not drawn", style="red")
-            return
-        *_, queries, keys = call.shape
-        rows, cols = row_and_column_tokens(seen, call)
-        yield ""
-        yield heatmap(call.head(head).tile(slice(None), slice(None)).cpu(), _pad(rows, queries), _pad(cols, keys))
-
-
-def _pad(names: list[str], count: int) -> list[str]:
-    """Exactly `count` labels; a search may run one step further than it keeps."""
-    return [*names[:count], *("" for _ in range(count - len(names)))]

@@ -1,19 +1,13 @@
-"""The self-attention layers that one text passed through, in order.
+"""Heads compared, mapped, traced through all layers, and found by what they do on a text made for it.
 
-Distances between heads, and a map in the plane where similar heads lie close together.
+Distances: JS(p, q) = H((p + q) / 2) − (H(p) + H(q)) / 2 is the Jensen–Shannon divergence of two heads' rows, averaged
+over queries (Clark et al. 2019, section 6, who sum), with their smoothing of rows: 0.999 p + 0.001 / T.
 
-    JS(p, q) = H((p + q) / 2) − (H(p) + H(q)) / 2
+Attention rollout and attention flow, how much of the input reaches a token through all layers (Abnar & Zuidema 2020):
 
-is the Jensen–Shannon divergence of two heads' rows, averaged over queries (Clark et al. 2019, section 6, who sum), with
-their smoothing of rows: 0.999 p + 0.001 / T.
-
-Attention rollout and attention flow: how much of the input reaches a token through all layers.
-
-Abnar & Zuidema 2020:
-
-Ã_l = rows of (mean over heads of A_l + I), divided by their sums
-rollout:  R_l = Ã_l R_{l−1},  R_0 = I
-flow:     the maximum flow from a token of the last layer to a token of the input, with capacities Ã
+    Ã_l = rows of (mean over heads of A_l + I), divided by their sums
+    rollout:  R_l = Ã_l R_{l−1},  R_0 = I
+    flow:     the maximum flow from a token of the last layer to a token of the input, with capacities Ã
 """
 
 from __future__ import annotations

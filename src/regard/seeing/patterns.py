@@ -1,14 +1,4 @@
-"""A randomization test: how often random keys get at least as much weight as the keys of a pattern.
-
-On some queries of a text, the pattern's keys are replaced by as many keys drawn uniformly from those the query can
-see, `DRAWS` times; p = (1 + draws with at least the pattern's weight) / (1 + draws).
-
-Pairs of equal tokens: how much weight goes from a token to other occurrences of it, without the T × T matrix.
-
-Positions are sorted by token, so that the matches of a query are one slice of the list. Only the pairs of the current
-block of rows are listed.
-
-Head patterns from the literature: scores, labels and p values of every head of a model.
+"""Head patterns from the literature: scores, labels and p values of every head of a model.
 
     A head's score for a pattern is Σ_ij w_ij M_ij / n, the weight an average query gives to the keys the pattern names
     (Clark et al. 2019, "What does BERT look at?", section 3), averaged over texts.
@@ -28,6 +18,9 @@ Head patterns from the literature: scores, labels and p values of every head of 
 
 Gu et al.: arXiv 2410.10781. Each layer takes one pass over queries and keys; nothing of size T × T is stored. Clark
 et al. smooth weights before taking entropies to keep the logarithm finite; here 0·log 0 is 0 without smoothing.
+
+A randomization test gives p: on some queries of a text the pattern's keys are replaced by as many keys drawn uniformly
+from those the query can see, `DRAWS` times; p = (1 + draws with at least the pattern's weight) / (1 + draws).
 """
 
 from __future__ import annotations
@@ -99,12 +92,6 @@ def visible_keys(weights: Weights, queries: Int[Tensor, " rows"]) -> Bool[Tensor
     return (only.finished(e, first, rows, cols, -torch.inf)[0] > CLOSED).cpu()
 
 
-def p_values(sums: Float[Tensor, "*heads draws_1"]) -> Float[Tensor, " *heads"]:
-    """p values from the sums of `random_key_sums`, added over texts."""
-    own, draws = sums[..., :1], sums[..., 1:]
-    return (1 + (draws >= own).sum(-1)) / (1 + draws.shape[-1])
-
-
 KINDS = ("identical", "duplicate", "induction", "other sentence", "related")
 RELATED_COSINE = 0.5
 """The cosine of two tokens' embeddings above which they count as related. Our choice; the papers give no number."""
@@ -113,7 +100,11 @@ CHUNK = 1 << 20
 
 
 class TokenPairs:
-    """For each kind of pair, the keys that queries of a text are paired with."""
+    """For each kind of pair, the keys that queries of a text are paired with.
+
+    Positions are sorted by token, so that the matches of a query are one slice of the list. Only the pairs of the
+    current block of rows are listed.
+    """
 
     def __init__(self, text: TokenizedText) -> None:
         self.ids, self.segments = text.ids, text.segments
@@ -329,7 +320,10 @@ class Patterns:
         """The p values of the randomization test; None for patterns that do not name keys."""
         key = "first" if pattern == "sink" else pattern
         names = self._names(DRAW, key)
-        return torch.stack([p_values(self.sums.sum(name)) for name in names]) if names else None
+        if not names:
+            return None
+        sums = torch.stack([self.sums.sum(name) for name in names])  # [layers, heads, 1 + draws]
+        return (1 + (sums[..., 1:] >= sums[..., :1]).sum(-1)) / sums.shape[-1]
 
     def heads(self) -> list[HeadScores]:
         """All heads, ordered by layer, then head."""

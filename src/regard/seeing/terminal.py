@@ -1,15 +1,14 @@
-"""A heatmap in the terminal: rows are queries, columns are keys; brighter (or denser) is more weight."""
+"""What the terminal shows: heatmaps, shaded words, bars, progress; and tables of results."""
 
 from __future__ import annotations
 
 import csv
-import io
+import sys
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from io import StringIO
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from rich.cells import cell_len, set_cell_size
@@ -20,14 +19,17 @@ from rich.style import Style
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from ..files import write_text
+from ..files import check_table_path, write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from jaxtyping import Float
     from rich.console import ConsoleOptions, RenderableType, RenderResult
     from torch import Tensor
+
+T = TypeVar("T")
 
 # From dark blue to yellow. Lightness increases throughout, so the order is visible to colour-blind readers and in grey.
 RAMP = ((24, 28, 66), (38, 76, 128), (30, 128, 142), (72, 178, 116), (180, 210, 76), (253, 231, 130))
@@ -87,7 +89,7 @@ class Heatmap:
     def _width(self, room: int) -> int:
         """The width of a cell, with its number if that fits."""
         # A shade, a space, the number and a space; labels may need more.
-        number = max(len(_number(cell)) for row in self.cells for cell in row)
+        number = max(len(f"{cell:.2f}") for row in self.cells for cell in row)
         wide = max(3 + number, 1 + max(map(cell_len, self.cols)))
         return wide if self._total(wide) <= room else NARROW
 
@@ -124,24 +126,17 @@ def cell_style(share: float, colours: str | None) -> Style | None:
 
 def _cell(cell: float, peak: float, width: int, colours: str | None) -> Text:
     style = cell_style(cell / peak, colours)
-    if style is None:
-        return _shaded_cell(cell, peak, width)
     if cell == 0:
-        return Text("·".center(width), style="dim")
-    number = _number(cell) if width > NARROW else ""
-    return Text(number.center(width), style=style)
+        return Text("·".center(width), style="" if style is None else "dim")
+    number = f"{cell:.2f}" if width > NARROW else ""
+    if style is not None:
+        return Text(number.center(width), style=style)
+    number = f" {number} " if number else ""
+    return Text(_shade(cell / peak) * (width - len(number)) + number)
 
 
-def _shaded_cell(cell: float, peak: float, width: int) -> Text:
-    if cell == 0:
-        return Text("·".center(width))
-    shade = SHADES[round(cell / peak * (len(SHADES) - 1))]
-    number = f" {_number(cell)} " if width > NARROW else ""
-    return Text(shade * (width - len(number)) + number)
-
-
-def _number(cell: float) -> str:
-    return f"{cell:.2f}"
+def _shade(share: float) -> str:
+    return SHADES[round(share * (len(SHADES) - 1))]
 
 
 def luminance(colour: Color) -> float:
@@ -217,7 +212,7 @@ class ShadedText:
         for word, weight in zip(self.words, self.weights, strict=True):
             style = cell_style(weight / peak, colours)
             if style is None:
-                line.append(printable(word) + SHADES[round(weight / peak * (len(SHADES) - 1))].rstrip() + " ")
+                line.append(printable(word) + _shade(weight / peak).rstrip() + " ")
             else:
                 line.append(f" {printable(word)} ", style)
         yield line
@@ -234,14 +229,13 @@ def sparkline(values: Float[Tensor, "positions"], width: int = 60) -> str:
     return "".join(BARS[round(float(value) / peak * (len(BARS) - 1))] for value in pooled)
 
 
-def check_table_path(path: str | Path) -> Path:
-    """The path, if a table can be written there. Call it before a long computation."""
-    path = Path(path)
-    if path.suffix not in (".csv", ".parquet"):
-        raise ValueError(f"{path}: a table is written as .csv or .parquet; end the name in one of them")
-    if not path.parent.is_dir():
-        raise ValueError(f"{path}: there is no folder {path.parent}")
-    return path
+def progress(parts: Sequence[T], title: str) -> Iterable[T]:
+    """The parts, with a bar on standard error where that is a terminal."""
+    if len(parts) < 2 or not sys.stderr.isatty():
+        return parts
+    from rich.progress import track  # slow to import
+
+    return track(parts, title, console=Console(stderr=True))
 
 
 class ResultTable:
@@ -264,27 +258,21 @@ class ResultTable:
         raise ImportError("a data frame needs pandas or polars; install one (pip install pandas), or save a CSV file")
 
     def save(self, path: str | Path) -> None:
-        """Write .csv, or .parquet with pyarrow or polars."""
+        """Write .csv, or .parquet with pyarrow."""
         path = check_table_path(path)
         if path.suffix == ".csv":
             write_text(path, self.to_csv())
+        elif find_spec("pyarrow") is None:
+            raise ImportError("Parquet needs pyarrow; install it (pip install pyarrow), or save a CSV file")
         else:
-            self._save_parquet(path)
-
-    def to_csv(self) -> str:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows(zip(*self.columns.values(), strict=True))
-        return text.getvalue()
-
-    def _save_parquet(self, path: Path) -> None:
-        if find_spec("pyarrow") is not None:
             import pyarrow
             import pyarrow.parquet
 
             pyarrow.parquet.write_table(pyarrow.table(self.columns), path)
-        elif find_spec("polars") is not None:
-            import_module("polars").DataFrame(self.columns).write_parquet(path)
-        else:
-            raise ImportError("Parquet needs pyarrow or polars; install one (pip install pyarrow), or save a CSV file")
+
+    def to_csv(self) -> str:
+        text = StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows(zip(*self.columns.values(), strict=True))
+        return text.getvalue()

@@ -1,4 +1,4 @@
-"""TokenizedText: the tokens a model reads, and which of them are special tokens, punctuation or parts of a word."""
+"""What models read: texts as tokens, language models with their tokenizers, and inputs and outputs in general."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from torch import Tensor
 from .watch import watch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from jaxtyping import Bool, Float, Int
     from torch import nn
 
     from .trace import Seen
+
+    Inputs = Tensor | Mapping[str, Any]
 
 PUNCTUATION = frozenset(".,")
 """What Clark et al. count as punctuation."""
@@ -112,11 +114,13 @@ class TextModel:
     tokenizer: Any
     max_length: int
 
-    def encode(self, first: str, second: str | None = None) -> TokenizedText:
-        """Encode a text or a pair of sentences, truncated to `max_length` tokens."""
+    def encode(self, first: str, second: str | None = None, *, truncate: bool = True) -> TokenizedText:
+        """Encode a text or a pair of sentences, truncated to `max_length` tokens; or a longer one is an error."""
         if not first.strip():
             raise ValueError("there is no text to read: it is empty")
-        text = TokenizedText.encode(self.tokenizer, first, second, self.max_length)
+        text = TokenizedText.encode(self.tokenizer, first, second, self.max_length + (not truncate))
+        if len(text) > self.max_length:  # the logits after a truncated text are not those of its next word
+            raise ValueError(f"the text has more than {self.max_length} tokens, which is as many as {self.name} reads")
         if second is not None:
             table = self.model.get_input_embeddings()  # type: ignore[operator]
             text = replace(text, vectors=table.weight.detach()[text.ids.to(table.weight.device)].cpu())
@@ -285,12 +289,6 @@ def _quiet() -> Iterator[None]:
         logging.enable_progress_bar()
 
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    Inputs = Tensor | Mapping[str, Any]
-
-
 def run_model(model: nn.Module, inputs: Inputs) -> Any:
     """`model(**inputs)` for a mapping of keyword arguments, `model(inputs)` for a tensor."""
     return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
@@ -315,6 +313,24 @@ def _parts(x: Any) -> tuple[Any, ...]:
     return tuple(x) if isinstance(x, tuple | list) else ()
 
 
+def _mapped(x: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """The same with a function applied to every tensor."""
+    if isinstance(x, Tensor):
+        return function(x)
+    if isinstance(x, Mapping):
+        return type(x)(**{key: _mapped(part, function) for key, part in x.items()})
+    if is_dataclass(x) and not isinstance(x, type):
+        return replace(x, **{each.name: _mapped(getattr(x, each.name), function) for each in fields(x) if each.init})
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        return type(x)(*(_mapped(part, function) for part in x))
+    return type(x)(_mapped(part, function) for part in x) if isinstance(x, tuple | list) else x
+
+
+def without_graph(x: Any) -> Any:
+    """The same with every tensor detached."""
+    return _mapped(x, Tensor.detach)
+
+
 def batch_size(inputs: Inputs) -> int:
     """The first dimension of the first tensor."""
     x = first_tensor(inputs)
@@ -323,18 +339,18 @@ def batch_size(inputs: Inputs) -> int:
     return x.shape[0]
 
 
+def _has_batch(x: Tensor, batch: int) -> bool:
+    return x.dim() > 0 and x.shape[0] == batch
+
+
 def repeated(x: Any, batch: int, times: int) -> Any:
     """The same inputs or outputs with every tensor of this batch size repeated along the batch."""
-    if isinstance(x, Tensor):
-        return x.repeat(times, *[1] * (x.dim() - 1)) if x.dim() and x.shape[0] == batch else x
-    return _mapped(x, lambda part: repeated(part, batch, times))
+    return _mapped(x, lambda part: torch.cat([part] * times) if _has_batch(part, batch) else part)
 
 
 def batch_rows(x: Any, batch: int, rows: slice) -> Any:
     """The same with these rows of every tensor whose batch size is `batch`."""
-    if isinstance(x, Tensor):
-        return x[rows] if x.dim() and x.shape[0] == batch else x
-    return _mapped(x, lambda part: batch_rows(part, batch, rows))
+    return _mapped(x, lambda part: part[rows] if _has_batch(part, batch) else part)
 
 
 def outputs_agree(first: Any, second: Any, batch: int) -> bool:
@@ -343,9 +359,8 @@ def outputs_agree(first: Any, second: Any, batch: int) -> bool:
     Batches of different size are computed in another order. The bounds are wide, for models that compute in half
     precision inside.
     """
-    pairs = zip(all_tensors(first), all_tensors(second), strict=True)
-    for x, y in pairs:
-        if not (x.dim() and x.shape[0] == batch and x.is_floating_point()):
+    for x, y in zip(all_tensors(first), all_tensors(second), strict=True):
+        if not (_has_batch(x, batch) and x.is_floating_point()):
             continue
         if x.shape != y.shape:
             return False
@@ -354,19 +369,3 @@ def outputs_agree(first: Any, second: Any, batch: int) -> bool:
         if float((old - new).norm()) > (0.01 if torch.finfo(x.dtype).bits > 16 else 0.1) * float(old.norm()):
             return False
     return True
-
-
-def without_graph(x: Any) -> Any:
-    """The same with every tensor detached."""
-    return x.detach() if isinstance(x, Tensor) else _mapped(x, without_graph)
-
-
-def _mapped(x: Any, function: Any) -> Any:
-    """A mapping (an output of Transformers too), dataclass, tuple or list with a function applied to its parts."""
-    if isinstance(x, Mapping):
-        return type(x)(**{key: function(part) for key, part in x.items()})
-    if is_dataclass(x) and not isinstance(x, type):
-        return replace(x, **{field.name: function(getattr(x, field.name)) for field in fields(x) if field.init})
-    if isinstance(x, tuple) and hasattr(x, "_fields"):
-        return type(x)(*(function(part) for part in x))
-    return type(x)(function(part) for part in x) if isinstance(x, tuple | list) else x

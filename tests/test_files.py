@@ -1,14 +1,28 @@
-"""Files and folders are written whole or not at all, with the permissions that the umask gives."""
+"""Files: written whole or not at all, with the permissions of the umask; JSON and checksums that name damage."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from regard.files import remove_unfinished, replacing_file, replacing_folder, write_bytes, write_text
+from regard.files import (
+    CHECKSUMS,
+    OWN,
+    DamagedFileError,
+    check_files,
+    read_json,
+    read_object,
+    remove_unfinished,
+    replacing_file,
+    replacing_folder,
+    write_bytes,
+    write_checksums,
+    write_text,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -160,13 +174,8 @@ def test_what_a_killed_process_left_can_be_removed(tmp_path: Path) -> None:
 
 def test_nobody_elses_file_is_removed_or_renamed(tmp_path: Path) -> None:
     """Those of a user whose names end alike."""
-    for name in (
-        "thesis.unfinished",
-        ".unfinished",
-        ".notes-1.unfinished",
-        "chapter.unfinished/text.md",
-        ".one.former",
-    ):
+    own = ("thesis.unfinished", ".unfinished", ".notes-1.unfinished", "chapter.unfinished/text.md", ".one.former")
+    for name in own:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("my own")
     (tmp_path / "elsewhere").mkdir()
@@ -179,11 +188,78 @@ def test_nobody_elses_file_is_removed_or_renamed(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == [path for path in before if path.name != ".l-01ab23cd.unfinished"]
     (tmp_path / "elsewhere" / ".e-01ab23cd.unfinished").unlink()
     remove_unfinished(tmp_path)
-    for name in (
-        "thesis.unfinished",
-        ".unfinished",
-        ".notes-1.unfinished",
-        "chapter.unfinished/text.md",
-        ".one.former",
-    ):
+    for name in own:
         assert (tmp_path / name).read_text() == "my own"
+
+
+def test_a_json_file_holds(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"a": [1, "é"]}', encoding="utf-8")
+    assert read_json(tmp_path / "a.json") == read_object(tmp_path / "a.json") == {"a": [1, "é"]}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000, b"[]", b"1" * 5000])
+def test_a_json_file_that_is_none_is_named(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(DamagedFileError, match=r"a\.json .*; get it again"):
+        read_object(tmp_path / "a.json")
+    (tmp_path / "a.json").write_bytes(b"1")
+    with pytest.raises(DamagedFileError, match=r"a\.json has .* bytes; at most 0"):
+        read_json(tmp_path / "a.json", largest=0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "a.bin").write_bytes(bytes(range(256)))
+    (tmp_path / "deep" / "b.txt").write_text("b")
+    write_checksums(tmp_path, ["a.bin", "deep/b.txt"])
+    return tmp_path
+
+
+def test_what_was_written_is_accepted(folder: Path) -> None:
+    check_files(folder, "write it again")
+    (folder / CHECKSUMS).unlink()
+    (folder / "a.bin").unlink()
+    check_files(folder, "write it again")  # a folder of an earlier version
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+@pytest.mark.parametrize("name", ["a.bin", "deep/b.txt"])
+def test_a_damaged_file_is_named(folder: Path, name: str, damage: str) -> None:
+    file = folder / name
+    content = file.read_bytes()
+    if damage == "remove":
+        file.unlink()
+    else:
+        file.write_bytes(content[:-1] if damage == "cut" else bytes([content[0] ^ 1]) + content[1:])
+    with pytest.raises(DamagedFileError, match=f"{name} is .*write it again"):
+        check_files(folder, "write it again")
+    check_files(folder, "write it again", names=[])
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"sha256": 3}'])
+def test_damaged_checksums_are_named(folder: Path, content: str) -> None:
+    (folder / CHECKSUMS).write_text(content)
+    with pytest.raises(DamagedFileError, match=f"{CHECKSUMS} .*write it again"):
+        check_files(folder, "write it again")
+
+
+def test_a_damaged_checksum_is_damage_of_the_list_and_not_of_the_file(folder: Path) -> None:
+    file = folder / CHECKSUMS
+    content = bytearray(file.read_bytes())
+    at = content.index(b'"a.bin": "') + 10
+    content[at] = ord("0") if content[at] != ord("0") else ord("1")
+    file.write_bytes(content)
+    with pytest.raises(DamagedFileError, match=rf"{CHECKSUMS} is damaged: .*remove it to go on.*write it again"):
+        check_files(folder, "write it again")
+
+
+def test_a_list_of_an_earlier_version_has_no_checksum_of_its_own(folder: Path) -> None:
+    file = folder / CHECKSUMS
+    content = json.loads(file.read_text())
+    del content[OWN]
+    file.write_text(json.dumps(content))
+    check_files(folder, "write it again")
+    (folder / "a.bin").write_bytes(b"")
+    with pytest.raises(DamagedFileError, match=r"a\.bin is damaged"):
+        check_files(folder, "write it again")

@@ -1,4 +1,4 @@
-"""Sentences about invalid values: what was given, and what was expected."""
+"""Counts with their nouns; sentences about invalid values: what was given, and what was expected."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field, ValidationError
 
-from regard.messages import problem_sentence
+from regard.messages import count_of, problem_sentence
 
 
 class Settings(BaseModel):
@@ -40,3 +40,12 @@ def test_sentence(values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Settings.model_validate(values)
     assert [problem_sentence(problem, Settings.model_fields) for problem in caught.value.errors()] == [sentence]
+
+
+@pytest.mark.parametrize(("count", "expected"), [(0, "0 rows"), (1, "1 row"), (1500, "1,500 rows")])
+def test_the_noun_agrees_with_its_number(count: int, expected: str) -> None:
+    assert count_of(count, "row") == expected
+
+
+def test_a_plural_of_its_own() -> None:
+    assert [count_of(n, "corpus", "corpora") for n in (1, 2)] == ["1 corpus", "2 corpora"]
