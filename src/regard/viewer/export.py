@@ -27,8 +27,9 @@ import anywidget
 import traitlets
 
 from ..files import write_text
+from .jobs import tile_array
 from .library import Library
-from .responses import STATIC, EncodedArray, request, script, styles
+from .responses import STATIC, request, script, styles
 from .server import create_app
 from .tiles import Pool, Tile, TilePyramid
 from .traces import TraceView
@@ -71,11 +72,11 @@ def _head_tiles(trace: TraceView, entry: int, call: int, head: int, size: int) -
     for tile, pool in product(_tiles(pyramid.queries, pyramid.keys, size), get_args(Pool)):
         for band in pyramid.missing_bands(tile):
             pyramid.pool_band(band)
-        array = EncodedArray.of_tile(pyramid, tile, pool, "float16")
+        array = tile_array(pyramid, tile, pool, "float16")
         # Sorted by name, as in the keys of the page (keyOf in data/sources.js).
         parameters = sorted({**asdict(tile), "entry": entry, "head": head, "pool": pool}.items())
         query = "&".join(f"{name}={value}" for name, value in parameters)
-        tiles[f"/api/traces/{trace.id}/calls/{call}/tile?{query}"] = array_entry(array.metadata, array.data)
+        tiles[f"/api/traces/{trace.id}/calls/{call}/tile?{query}"] = array_entry(array.metadata, bytes(array.body))
     return tiles
 
 

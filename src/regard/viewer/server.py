@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import html
 import ipaddress
+import math
 import secrets
 import socket
 import tempfile
@@ -21,22 +23,22 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 
 from .. import __version__
 from ..messages import problem_sentence
-from . import guard
-from .guard import LOOPBACK, ClientDisconnected, Guard, RequestError
+from .guard import ANY_ADDRESS, CONNECTIONS, LOOPBACK, ClientDisconnected, Guard, RequestError, TimedProtocol
 from .jobs import Jobs
-from .model_routes import experiment_router, model_router
-from .responses import MEDIA_TYPES, SCRIPT, compress, files, json_response
-from .trace_routes import call_router, contribution_router, trace_router
+from .model_routes import model_router
+from .responses import JSON, MEDIA_TYPES, SCRIPT, files
+from .trace_routes import call_router, trace_router
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from .library import Library
-
-NO_CACHE = {"Cache-Control": "no-cache"}
 
 
 def create_app(
@@ -62,16 +64,26 @@ def create_app(
         docs_url=None,  # both pages load scripts from other hosts
         redoc_url=None,
         lifespan=lifespan,
-        separate_input_output_schemas=False,
     )
     app.state.jobs = Jobs(library)
-    for router in (trace_router, call_router, contribution_router, model_router, experiment_router):
+    for router in (trace_router, call_router, model_router):
         app.include_router(router, prefix="/api")
     add_error_handlers(app)
-    app.add_api_route("/", _index, methods=["GET"], include_in_schema=False)
+    app.add_api_route("/", partial(_static_file, "index.html"), methods=["GET"], include_in_schema=False)
     app.add_api_route("/static/{name:path}", _static_file, methods=["GET"], include_in_schema=False)
+    # Numbers are sent as they are: they shrink little, and the page shows them the sooner.
+    plain = ("application/octet-stream",)
+    app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=6, exclude_content_types=plain)
     app.add_middleware(Guard, hosts=hosts, token=token, port=port)
     return app
+
+
+async def _static_file(name: str) -> Response:
+    path = files().get(name)
+    if path is None:
+        raise RequestError(404, f"the page has no file {name[:80]!r}")
+    headers = {"Cache-Control": "no-cache"} | ({"SourceMap": f"{path.name}.map"} if name == SCRIPT else {})
+    return Response(path.read_bytes(), 200, headers, MEDIA_TYPES[path.suffix])
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -83,23 +95,9 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _server_error)
 
 
-async def _index(request: Request) -> Response:
-    return await _static_file("index.html", request)
-
-
-async def _static_file(name: str, request: Request) -> Response:
-    path = files().get(name)
-    if path is None:
-        raise RequestError(404, f"the page has no file {name[:80]!r}")
-    data, headers = compress(path.read_bytes(), request, level=6)
-    if name == SCRIPT:
-        headers["SourceMap"] = f"{path.name}.map"
-    return Response(data, 200, headers | NO_CACHE, MEDIA_TYPES[path.suffix])
-
-
 async def _request_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    return json_response({"error": str(error)}, request, error.status)
+    return JSON({"error": str(error)}, error.status)
 
 
 async def _disconnected(request: Request, error: Exception) -> Response:
@@ -108,28 +106,27 @@ async def _disconnected(request: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    path = request.url.path[:80]
+    if error.status_code == 400:  # FastAPI's, for a body that `json` fails on in another way than by its syntax
+        return JSON({"error": f"the body is not JSON: {_unreadable(error.__cause__)}"}, 422)
+    reason = f"{request.method} {path}: {error.detail}"
     if error.status_code == 404:
-        reason = f"there is no route {request.url.path[:80]!r}; GET {request.app.openapi_url} lists the routes"
-    elif error.status_code == 400:  # FastAPI's, for a body that `json` fails on in another way than by its syntax
-        return json_response({"error": f"the body is not JSON: {_unreadable(error.__cause__)}"}, request, 422)
-    else:
-        reason = f"{request.method} {request.url.path[:80]}: {error.detail}"
-    response = json_response({"error": reason}, request, error.status_code)
-    for name, value in (error.headers or {}).items():
-        response.headers[name] = value
+        reason = f"there is no route {path!r}; GET {request.app.openapi_url} lists the routes"
+    response = JSON({"error": reason}, error.status_code)
+    response.headers.update(error.headers or {})
     return response
 
 
 async def _server_error(request: Request, error: Exception) -> Response:
     """An unexpected exception. Its traceback is in the server's log, not in the response."""
     reason = f"internal server error: {type(error).__name__}; the traceback is in the server's log"
-    return json_response({"error": reason}, request, 500)
+    return JSON({"error": reason}, 500)
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     problems = [_problem(problem, request) for problem in error.errors()[:5]]
-    return json_response({"error": "; ".join(problems)}, request, 422)
+    return JSON({"error": "; ".join(problems)}, 422)
 
 
 def _problem(problem: dict[str, Any], request: Request) -> str:
@@ -154,19 +151,63 @@ def _unreadable(error: BaseException | None) -> str:
     return "it is nested too deeply" if isinstance(error, RecursionError) else "it cannot be read"
 
 
+class Drain:
+    """Around an application: the requests that run when the server is told to stop have `seconds` to end.
+
+    What has no answer by then gets a 503.
+    """
+
+    def __init__(self, app: ASGIApp, seconds: float) -> None:
+        self.app, self.seconds, self.limits = app, seconds, set[asyncio.Timeout]()
+
+    def begin(self) -> None:
+        for limit in self.limits:
+            limit.reschedule(asyncio.get_running_loop().time() + self.seconds)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        responded = False
+
+        async def noted(message: Message) -> None:
+            nonlocal responded
+            responded = True
+            await send(message)
+
+        limit = asyncio.timeout(None)
+        self.limits.add(limit)
+        try:
+            async with limit:
+                await self.app(scope, receive, noted)
+        except TimeoutError:
+            if not limit.expired() or responded:
+                raise
+            reason = "the server is shutting down, and could not end this request; send it again"
+            await JSON({"error": reason}, 503)(scope, receive, send)
+        finally:
+            self.limits.discard(limit)
+
+
+class DrainingServer(uvicorn.Server):
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        assert isinstance(self.config.app, Drain)
+        self.config.app.begin()
+        await super().shutdown(sockets)
+
+
 AnyServer = TypeVar("AnyServer", bound="AppServer")
 REDIRECT = (
     '<!doctype html><meta charset="utf-8"><title>regard</title><meta http-equiv="refresh" content="0; url={url}">'
     '<a href="{url}">Open the viewer</a>\n'
 )
-SHUTDOWN = 2
-"""Seconds that open requests get when the server stops."""
 
 
 class AppServer:
     """Serves an application: binds its socket at once, so that its address is known; answers once `run` is called.
 
-    `make_app` gets the names that a Host header may have, the token and the port. With `token` True a new one is made.
+    `make_app` gets the names that a Host header may have, the token and the port, once the port is known to be free.
+    With `token` True a new one is made. `names` are further names of the server; `drain` are the seconds that open
+    requests get when it stops.
     """
 
     def __init__(
@@ -176,26 +217,31 @@ class AppServer:
         port: int = 0,
         *,
         token: bool | str = True,
+        names: Iterable[str] = (),
+        drain: float = 2.0,
     ) -> None:
         if not token and not loopback(host):
             raise ValueError(f"without a token everybody who can reach {host} could use it; leave out --no-token")
         self.token = token if isinstance(token, str) else secrets.token_urlsafe(24) if token else None
-        any_address = host in ("0.0.0.0", "::")
-        hosts = frozenset() if any_address else LOOPBACK | {host.lower(), f"[{host.lower()}]"}
+        self.drain = drain
         self._socket = _listen(host, port)
-        self.app = make_app(hosts, self.token, self._socket.getsockname()[1])
-        name = socket.gethostname() if any_address else host
-        name = f"[{name}]" if ":" in name else name  # IPv6
-        self.address = f"http://{name}:{self._socket.getsockname()[1]}"
+        port = self._socket.getsockname()[1]
+        listening = f"[{host}]" if ":" in host else host  # IPv6
+        name = socket.gethostname() if listening in ANY_ADDRESS else listening
+        self.address = f"http://{name}:{port}"
+        hosts = LOOPBACK | {each.lower() for each in (listening, name, *names)}
+        self.app = make_app(hosts, self.token, port)
         config = uvicorn.Config(
-            self.app,
+            Drain(self.app, drain),
             log_level="warning",
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=SHUTDOWN,
-            **guard.options(),
+            timeout_graceful_shutdown=math.ceil(drain) + 1,  # the answers of `Drain` included
+            http=TimedProtocol,
+            limit_concurrency=CONNECTIONS,
+            timeout_keep_alive=5,
         )
-        self._server = uvicorn.Server(config)
+        self._server = DrainingServer(config)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -277,7 +323,7 @@ def running(server: AnyServer) -> Iterator[AnyServer]:
         yield server
     finally:
         server.stop()
-        thread.join(SHUTDOWN + 5)
+        thread.join(server.drain + 5)
 
 
 def loopback(host: str) -> bool:
