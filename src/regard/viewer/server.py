@@ -270,11 +270,11 @@ class Server(AppServer):
     """The viewer's."""
 
     def __init__(
-        self, library: Library, host: str = "127.0.0.1", port: int = 0, view: str = "", *, token: bool = True
+        self, library: Library, host: str = "127.0.0.1", port: int = 0, view: str = "", **options: Any
     ) -> None:
         self.view = view  # the view that the page opens; "": the page chooses
         self._opening: tempfile.TemporaryDirectory[str] | None = None
-        super().__init__(partial(create_app, library), host, port, token=token)
+        super().__init__(partial(create_app, library), host, port, **options)
 
     @property
     def url(self) -> str:
