@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from regard.viewer.library import Library
-from regard.viewer.responses import SCRIPT, STATIC, STYLES, files, view_names
+from regard.viewer.responses import SCRIPT, STATIC, STYLES, view_names
 from regard.viewer.server import serving
 from regard.viewer.traces import TraceView
 from tests.support.viewer_client import client_of, seen_of
@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 def client() -> Iterator[httpx.Client]:
     with serving(Library([TraceView.of(seen_of())])) as server, client_of(server) as client:
         yield client
+
+
+def test_files_of_the_page_are_packed_and_kept_by_the_browser(client: httpx.Client) -> None:
+    first = client.get(f"/static/{SCRIPT}")
+    assert first.headers["content-encoding"] == "gzip"
+    assert first.headers["content-type"].startswith("text/javascript")
+    assert client.get(f"/static/bundle/{first.headers['sourcemap']}").status_code == 200
+    again = client.get(f"/static/{SCRIPT}", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.headers["cache-control"]) == (304, "no-cache")
 
 
 def test_json_is_packed_and_numbers_are_not(client: httpx.Client) -> None:
@@ -44,8 +53,8 @@ def test_every_view_exports_itself_under_its_name() -> None:
 
 
 def test_what_the_bundle_is_made_of_is_served() -> None:
-    known = files()
-    assert {SCRIPT, STYLES} <= known.keys()
+    known = {path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*")}
+    assert {SCRIPT, STYLES} <= known
     sources = json.loads((STATIC / f"{SCRIPT}.map").read_text())["sources"]
     modules = {name for name in known if name.endswith(".js") and name != SCRIPT}
     assert {source.removeprefix("../") for source in sources} <= modules

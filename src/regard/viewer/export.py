@@ -1,6 +1,4 @@
-"""Map tiles of a single file: the tiles of every head of a long text.
-
-Single file: the viewer and one trace as an HTML file that works without a server or a network.
+"""The viewer and one trace without a server: as an HTML file, and as a widget of a notebook.
 
 The file contains the responses to the page's requests, by URL. Matrices up to a size are stored whole, in float16;
 larger ones as tiles of the map, down to the level with that many cells. The page says where a response is missing.
@@ -14,17 +12,17 @@ import gzip
 import hashlib
 import html
 import json
-import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import anywidget
 import traitlets
+from rich.console import Console
+from rich.progress import track
 
 from ..files import write_text
 from .jobs import tile_array
@@ -35,8 +33,6 @@ from .tiles import Pool, Tile, TilePyramid
 from .traces import TraceView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from fastapi import FastAPI
 
     from ..seeing.trace import Seen
@@ -47,17 +43,21 @@ LARGE = 240
 """Cells of the Model view's large map (views/model/model.js)."""
 
 
-def map_tiles(trace: TraceView, size: int, progress: Callable[[float], None]) -> dict[str, dict[str, Any]]:
-    """The compressed tiles of all calls of more than `size` tokens, by the URL that the page requests them with."""
+def map_tiles(trace: TraceView, size: int, title: str = "") -> dict[str, dict[str, Any]]:
+    """The compressed tiles of all calls of more than `size` tokens, by the URL that the page requests them with.
+
+    With a `title`, a terminal or a notebook shows how far they are.
+    """
     heads = [
         (entry, at, head)
         for entry, (at, call) in product(range(trace.batch), enumerate(trace.seen))
         for head in range(call.heads if max(call.shape[-2:]) > size else 0)
     ]
+    console = Console(stderr=True)
+    hidden = not (title and heads and (console.is_terminal or console.is_jupyter))
     tiles: dict[str, dict[str, Any]] = {}
-    for at, place in enumerate(heads):
+    for place in track(heads, title, console=console, transient=True, disable=hidden):
         tiles |= _head_tiles(trace, *place, size)
-        progress((at + 1) / len(heads))
     return tiles
 
 
@@ -95,35 +95,8 @@ def _tiles(queries: int, keys: int, size: int) -> list[Tile]:
     return tiles
 
 
-FIRST, NEXT = 1.0, 0.5
-"""Seconds until the line appears, and between two of its changes."""
-
-
-class ProgressLine:
-    """Called with the share that is done. Nothing is written of a task that ends within a second, or to a file.
-
-    In a notebook, whose stream is no terminal, the line is written over as well.
-    """
-
-    def __init__(self, name: str, stream: TextIO | None = None) -> None:
-        self.name, self.stream = name, sys.stderr if stream is None else stream
-        self.time = time.monotonic() + FIRST
-        self.written = False
-        self.visible = self.stream.isatty() or type(self.stream).__module__.startswith("ipykernel.")
-
-    def __call__(self, share: float) -> None:
-        now = time.monotonic()
-        if not self.visible or (now < self.time and not (self.written and share >= 1)):
-            return
-        self.time, self.written = now + NEXT, True
-        self.stream.write(f"\r{self.name}: {100 * share:.0f} %" + ("\n" if share >= 1 else ""))
-        self.stream.flush()
-
-
 SMALL = 32
 """Cells of the Model view's small maps (views/model.js)."""
-TILES = 0.8
-"""The share of the time that the tiles of a long text take."""
 MOST = 1 << 28
 """Numbers of one file: half a gigabyte."""
 
@@ -139,26 +112,21 @@ def write(seen: Seen, path: str | Path, size: int = SIDE) -> None:
     numbers = sum(call.heads * min(call.shape[-2], size) * min(call.shape[-1], size) for call in seen) * trace.batch
     if numbers > MOST:
         raise ValueError(f"{numbers:,} weights do not fit into one file; at most {MOST:,}: give a smaller size")
-    write_text(path, _html(trace_responses(trace, size, ProgressLine(f"writing {path.name}")), trace.title))
+    write_text(path, _html(trace_responses(trace, size, f"writing {path.name}"), trace.title))
 
 
-def trace_responses(
-    trace: TraceView, size: int = SIDE, progress: Callable[[float], None] = lambda share: None
-) -> dict[str, Any]:
+def trace_responses(trace: TraceView, size: int = SIDE, title: str = "") -> dict[str, Any]:
     """The responses to all that the page asks of a trace: {"json": values, "arrays": compressed arrays}, by URL.
 
-    `progress` is called with the share that is done, from 0 to 1.
+    `title` is that of `map_tiles`.
     """
-    # The tiles of a long text take most of the time, and say how far they are.
-    tiles = map_tiles(trace, size, lambda share: progress(TILES * share))
     app = create_app(Library([trace]))
     try:
         with ThreadPoolExecutor(1) as thread:  # in a notebook, an event loop runs already on this thread
             responses = thread.submit(asyncio.run, _responses(app, trace, size)).result()
     finally:
         app.state.jobs.close()
-    responses["arrays"] |= tiles
-    progress(1.0)
+    responses["arrays"] |= map_tiles(trace, size, title)
     return responses
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,6 +78,11 @@ class ModelEntry:
     """Sentences to try it with; none where any will do."""
     attends: bool = True
     """Whether it has attention to show."""
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What the page knows of it."""
+        return {name: x for name, x in asdict(self).items() if name not in ("place", "ours")}
 
 
 def installed_models() -> list[ModelEntry]:

@@ -22,23 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STATIC = Path(__file__).parent / "static"
-MEDIA_TYPES = {
-    ".html": "text/html",
-    ".js": "text/javascript",
-    ".css": "text/css",
-    ".svg": "image/svg+xml",
-    ".map": "application/json",
-}
 SCRIPT, STYLES = "bundle/page.js", "bundle/page.css"
-
-
-def files() -> dict[str, Path]:
-    """The page's files by name. A request names one of these; the name is never used as a path."""
-    return {
-        path.relative_to(STATIC).as_posix(): path
-        for path in sorted(STATIC.rglob("*"))
-        if path.is_file() and path.suffix in MEDIA_TYPES
-    }
 
 
 def script() -> str:

@@ -7,6 +7,7 @@ import contextlib
 import html
 import ipaddress
 import math
+import mimetypes
 import secrets
 import socket
 import tempfile
@@ -24,13 +25,15 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.responses import FileResponse
+from starlette.staticfiles import StaticFiles
 
 from .. import __version__
 from ..messages import problem_sentence
 from .guard import ANY_ADDRESS, CONNECTIONS, LOOPBACK, ClientDisconnected, Guard, RequestError, TimedProtocol
 from .jobs import Jobs
 from .model_routes import model_router
-from .responses import JSON, MEDIA_TYPES, SCRIPT, files
+from .responses import JSON, SCRIPT, STATIC
 from .trace_routes import call_router, trace_router
 
 if TYPE_CHECKING:
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from .library import Library
+
+
+mimetypes.add_type("text/javascript", ".js")  # Windows may have another, which browsers do not run
 
 
 def create_app(
@@ -69,8 +75,8 @@ def create_app(
     for router in (trace_router, call_router, model_router):
         app.include_router(router, prefix="/api")
     add_error_handlers(app)
-    app.add_api_route("/", partial(_static_file, "index.html"), methods=["GET"], include_in_schema=False)
-    app.add_api_route("/static/{name:path}", _static_file, methods=["GET"], include_in_schema=False)
+    app.mount("/static", PageFiles(directory=STATIC))
+    app.add_api_route("/", lambda: FileResponse(STATIC / "index.html"), methods=["GET"], include_in_schema=False)
     # Numbers are sent as they are: they shrink little, and the page shows them the sooner.
     plain = ("application/octet-stream",)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=6, exclude_content_types=plain)
@@ -78,12 +84,15 @@ def create_app(
     return app
 
 
-async def _static_file(name: str) -> Response:
-    path = files().get(name)
-    if path is None:
-        raise RequestError(404, f"the page has no file {name[:80]!r}")
-    headers = {"Cache-Control": "no-cache"} | ({"SourceMap": f"{path.name}.map"} if name == SCRIPT else {})
-    return Response(path.read_bytes(), 200, headers, MEDIA_TYPES[path.suffix])
+class PageFiles(StaticFiles):
+    """The page's files. The browser asks each time whether one has changed."""
+
+    def file_response(self, *given: Any, **more: Any) -> Response:
+        response = super().file_response(*given, **more)
+        response.headers["Cache-Control"] = "no-cache"
+        if str(given[0]).endswith(Path(SCRIPT).name):
+            response.headers["SourceMap"] = f"{Path(SCRIPT).name}.map"
+        return response
 
 
 def add_error_handlers(app: FastAPI) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -239,10 +239,7 @@ async def about(request: Request) -> Response:
     library = request.app.state.jobs.library
     content = {
         "version": __version__,
-        "models": [
-            {name: x for name, x in asdict(model).items() if name not in ("place", "ours")}
-            for model in library.models.values()
-        ],
+        "models": [model.summary for model in library.models.values()],
         "coming": len(library.pending),
         "traces": await _summaries(request),
         "views": view_names(),
