@@ -10,6 +10,7 @@ import asyncio
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Request, Response
@@ -30,7 +31,6 @@ from .viewer.server import add_error_handlers
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
     from torch import Tensor
 
     from .decoding.load_model_and_tokenizers import PrecisionName
@@ -101,25 +101,22 @@ def _translated(result: translation.Translation, settings: Settings) -> dict[str
     several = zip(result.texts, result.hypotheses, strict=True)
     hypotheses = [{"text": text, "score": round(hypothesis.score, 5)} for text, hypothesis in several]
     answer: dict[str, Any] = {**hypotheses[0], "source": result.source}
-    if settings.best > 1:
-        answer["hypotheses"] = hypotheses
-    if settings.weights and result.weights is not None and len(result.source_tokens) > 1:
+    answer |= {"hypotheses": hypotheses} if settings.best > 1 else {}
+    alignment = None
+    if result.weights is not None and len(result.source_tokens) > 1:
         weights, target, source = translation_word_weights(result)
-        answer["alignment"] = {"source": source, "target": target, "weights": _rounded(weights)}
-    elif settings.weights:
-        answer["alignment"] = None
-    return answer
+        alignment = {"source": source, "target": target, "weights": _rounded(weights)}
+    return answer | ({"alignment": alignment} if settings.weights else {})
 
 
 def _labelled(result: classification.Classification, tokenizers: Any, settings: Settings) -> dict[str, Any]:
     probabilities = {label: round(share, 5) for label, share in result.probabilities.items()}
-    answer: dict[str, Any] = {"label": result.label, "probabilities": probabilities, "source": result.source}
-    if settings.weights and result.weights is not None:
+    answer = {"label": result.label, "probabilities": probabilities, "source": result.source}
+    alignment = None
+    if result.weights is not None:
         pieces = tokenizers.source.pieces([int(number) for number in result.numbers])
-        answer["alignment"] = {"source": pieces, "weights": _rounded(result.weights)}
-    elif settings.weights:
-        answer["alignment"] = None
-    return answer
+        alignment = {"source": pieces, "weights": _rounded(result.weights)}
+    return answer | ({"alignment": alignment} if settings.weights else {})
 
 
 def _rounded(weights: Tensor) -> list[Any]:
@@ -256,43 +253,17 @@ class Metrics:
         self.add(name, "_sum", value)
         self.add(name, "_count")
 
+    def observe_request(self, path: str, status: int, seconds: float, *, task: str) -> None:
+        route = path if path in (task, "/health", "/metrics", "/openapi.json") else "other"
+        self.add("regard_requests_total", f'{{route="{route}",status="{status}"}}')
+        if path == task:
+            self.observe("regard_request_seconds", seconds)
+
     def text(self, waiting: int) -> str:
         lines = [f"# TYPE regard_queue_length gauge\nregard_queue_length {waiting}\n"]
         for name, kind in METRICS.items():
             lines += [f"# TYPE {name} {kind}\n", *(f"{name}{x} {n:.10g}\n" for x, n in self.values[name].items())]
         return "".join(lines)
-
-
-class RequestCounter:
-    """ASGI middleware around all others, so that the requests that they refuse are counted too."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics, task: str) -> None:
-        self.app, self.metrics, self.task = app, metrics, task
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        path, began, counted = scope["path"], time.perf_counter(), False
-
-        def count(status: int) -> None:
-            nonlocal counted
-            counted = True
-            route = path if path in (self.task, "/health", "/metrics", "/openapi.json") else "other"
-            self.metrics.add("regard_requests_total", f'{{route="{route}",status="{status}"}}')
-            if path == self.task:
-                self.metrics.observe("regard_request_seconds", time.perf_counter() - began)
-
-        async def counting(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                count(message["status"])  # before it is sent: who has the answer finds it in the metrics
-            await send(message)
-
-        try:
-            await self.app(scope, receive, counting)
-        except BaseException as error:  # which is answered outside: a defect, or the end of the server
-            if not counted:
-                count(503 if isinstance(error, asyncio.CancelledError) else 500)
-            raise
 
 
 Text = Annotated[str, Field(min_length=1, max_length=CHARACTERS, pattern=r"\S")]
@@ -395,5 +366,5 @@ def create_serve_app(
     add_error_handlers(app)
     guard: dict[str, Any] = {"hosts": hosts, "token": token, "port": port, "body_limit": lambda path: BODY}
     app.add_middleware(Guard, **guard, command="regard serve", page=False, open_paths=frozenset({"/health"}))
-    app.add_middleware(RequestCounter, metrics=metrics, task=f"/{model.task}")
+    app.state.observe = partial(metrics.observe_request, task=f"/{model.task}")
     return app

@@ -33,6 +33,8 @@ from .tiles import Pool, Tile, TilePyramid
 from .traces import TraceView
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from fastapi import FastAPI
 
     from ..seeing.trace import Seen
@@ -217,7 +219,7 @@ class Widget(anywidget.AnyWidget):
         super().__init__(saved=trace_responses(trace) if weights <= MOST_SAVED else {})
         self.trace = trace
         self._app = create_app(Library([trace]))
-        self._cancelled: dict[str, asyncio.Event] = {}  # of the open requests, by id
+        self._open: dict[str, Future[None]] = {}  # requests, by id
         # An event loop of its own: the kernel's is busy while a cell runs, and there may be none.
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="regard-widget", daemon=True)
@@ -225,36 +227,28 @@ class Widget(anywidget.AnyWidget):
         self.on_msg(self._receive)
 
     def _receive(self, _: Any, message: dict[str, Any], buffers: list[Any]) -> None:
-        asyncio.run_coroutine_threadsafe(self._handle(message, buffers), self._loop)
-
-    async def _handle(self, message: dict[str, Any], buffers: list[Any]) -> None:
         # The id is unique to a page: a notebook may show one widget in several places, and each counts from 0.
         id = message.get("id")
-        if not isinstance(id, str):
-            return
-        if message.get("method") == "CANCEL":
-            if id in self._cancelled:
-                self._cancelled[id].set()
-            return
-        cancelled = self._cancelled[id] = asyncio.Event()
+        if message.get("method") == "CANCEL" and id in self._open:
+            self._open[id].cancel()
+        elif message.get("method") != "CANCEL" and isinstance(id, str):
+            self._open[id] = asyncio.run_coroutine_threadsafe(self._handle(id, message, buffers), self._loop)
+            self._open[id].add_done_callback(lambda _: self._open.pop(id, None))
+
+    async def _handle(self, id: str, message: dict[str, Any], buffers: list[Any]) -> None:
         try:
-            content, arrays = await self._respond(message, buffers, cancelled)
+            content, arrays = await self._respond(message, buffers)
         except Exception as error:  # shown by the page: few people read a notebook's log
             content, arrays = {"error": f"{type(error).__name__}: {error}"}, []
-        finally:
-            del self._cancelled[id]
-        if not cancelled.is_set():
-            self.send({"id": id, **content}, arrays)
+        self.send({"id": id, **content}, arrays)
 
-    async def _respond(
-        self, message: dict[str, Any], buffers: list[Any], cancelled: asyncio.Event
-    ) -> tuple[dict[str, Any], list[bytes]]:
+    async def _respond(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[bytes]]:
         method, path = str(message.get("method")), str(message.get("path"))
         if method not in ("GET", "POST") or not path.startswith("/api/"):
             return {"error": f"the widget accepts GET and POST of /api/…, not {method[:20]} {path[:80]}"}, []
         body = bytes(buffers[0]) if buffers else json.dumps(message.get("body")).encode() if method == "POST" else b""
         content_type = "application/octet-stream" if buffers else "application/json"
-        response = await request(self._app, method, path, body, content_type, cancelled)
+        response = await request(self._app, method, path, body, content_type)
         if response.array is not None:
             return response.array, [response.body]
         value = json.loads(response.body) if response.body else None
@@ -268,9 +262,9 @@ class Widget(anywidget.AnyWidget):
         super().close()
 
     async def _stop(self) -> None:
-        for cancelled in self._cancelled.values():
-            cancelled.set()
         others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         self._app.state.jobs.close()
         self._loop.stop()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import html
 import ipaddress
 import re
 import secrets
@@ -25,6 +24,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from .responses import STATIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,23 +107,6 @@ HEADERS = {
 COOKIE: dict[str, Any] = {"httponly": True, "samesite": "lax"}
 """Lax, not Strict: with Strict the cookie would be missing after the 303 when the link was on another site. Cross-site
 requests are refused by the guard."""
-
-NO_TOKEN = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>regard: the token is missing</title>
-</head>
-<body>
-<h1>This link needs the token of its server</h1>
-<p>Only who knows the token may use this server. Open the whole address that <code>{command}</code> printed, or ask for
-the link with the token (Export, “Copy the link with the token”); after that, links without it open too.</p>
-</body>
-</html>
-"""
-"""What a browser shows that opens the page without the token."""
 
 
 class Guard:
@@ -230,7 +214,7 @@ class Guard:
         if status == 401 and not self.page:
             answer.headers["WWW-Authenticate"] = "Bearer"
         elif status == 401 and request.scope["path"] == "/" and "text/html" in request.headers.get("accept", ""):
-            answer = HTMLResponse(NO_TOKEN.format(command=html.escape(self.command)), status)
+            answer = HTMLResponse((STATIC / "token.html").read_text(encoding="utf-8"), status)
         waits = request.headers.get("expect", "").lower() == "100-continue"  # with the body, until it is asked for
         known = self._has_token(request)
         if not waits and not await _drained(receive, *(OWN_DRAIN if known else STRANGER_DRAIN)):

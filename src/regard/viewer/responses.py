@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import torch
 from fastapi import Response
 from pydantic import BaseModel
+from starlette.datastructures import Headers
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -164,18 +165,12 @@ class ClientResponse:
 
 
 async def request(
-    app: FastAPI,
-    method: str,
-    url: str,
-    body: bytes = b"",
-    content_type: str = "application/json",
-    disconnected: asyncio.Event | None = None,
+    app: FastAPI, method: str, url: str, body: bytes = b"", content_type: str = "application/json"
 ) -> ClientResponse:
-    """Send one request; setting `disconnected` cancels it."""
+    """Send one request; a client that leaves cancels the task."""
     parts = urlsplit(url)
     scope = {
         "type": "http",
-        "asgi": {"version": "3.0"},
         "http_version": "1.1",
         "method": method,
         "scheme": "http",
@@ -183,30 +178,21 @@ async def request(
         "raw_path": parts.path.encode(),
         "root_path": "",
         "query_string": parts.query.encode(),
-        "headers": [
-            (b"host", b"localhost"),
-            (b"content-type", content_type.encode()),
-            (b"content-length", str(len(body)).encode()),
-        ],
-        "client": ("127.0.0.1", 0),
+        "headers": Headers({"host": "localhost", "content-type": content_type, "content-length": str(len(body))}).raw,
         "server": ("127.0.0.1", 80),
     }
-    messages = [{"type": "http.request", "body": body, "more_body": False}]
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
     start: dict[str, Any] = {}
     chunks: list[bytes] = []
 
     async def receive() -> Message:
-        if messages:
-            return messages.pop()
-        await (disconnected or asyncio.Event()).wait()
-        return {"type": "http.disconnect"}
+        while not messages:
+            await asyncio.sleep(3600)
+        return messages.pop()
 
     async def send(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            start.update(message)
-        else:
-            chunks.append(message.get("body", b""))
+        start.update(message if message["type"] == "http.response.start" else {})
+        chunks.append(message.get("body", b""))
 
     await app(scope, receive, send)
-    headers = {name.decode(): value.decode() for name, value in start["headers"]}
-    return ClientResponse(start["status"], headers, b"".join(chunks))
+    return ClientResponse(start["status"], dict(Headers(raw=start["headers"])), b"".join(chunks))

@@ -163,11 +163,13 @@ def _unreadable(error: BaseException | None) -> str:
 class Drain:
     """Around an application: the requests that run when the server is told to stop have `seconds` to end.
 
-    What has no answer by then gets a 503.
+    What has no answer by then gets a 503. `observe` is called with path, status and seconds of every answer, just
+    before it is sent.
     """
 
-    def __init__(self, app: ASGIApp, seconds: float) -> None:
-        self.app, self.seconds, self.limits = app, seconds, set[asyncio.Timeout]()
+    def __init__(self, app: ASGIApp, seconds: float, observe: Callable[[str, int, float], None] | None) -> None:
+        self.app, self.seconds, self.observe = app, seconds, observe
+        self.limits: set[asyncio.Timeout] = set()
 
     def begin(self) -> None:
         for limit in self.limits:
@@ -175,29 +177,41 @@ class Drain:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        responded = False
+            await self.app(scope, receive, send)
+            return
+        began, responded, limit = time.perf_counter(), False, asyncio.timeout(None)
 
-        async def noted(message: Message) -> None:
+        async def observed_send(message: Message) -> None:
             nonlocal responded
-            responded = True
+            if message["type"] == "http.response.start":
+                responded = True
+                if self.observe is not None:
+                    self.observe(scope["path"], message["status"], time.perf_counter() - began)
             await send(message)
 
-        limit = asyncio.timeout(None)
         self.limits.add(limit)
         try:
             async with limit:
-                await self.app(scope, receive, noted)
+                await self.app(scope, receive, observed_send)
         except TimeoutError:
             if not limit.expired() or responded:
                 raise
             reason = "the server is shutting down, and could not end this request; send it again"
-            await JSON({"error": reason}, 503)(scope, receive, send)
+            await JSON({"error": reason}, 503)(scope, receive, observed_send)
         finally:
             self.limits.discard(limit)
 
 
 class DrainingServer(uvicorn.Server):
+    """Says when it answers, and that it stops."""
+
+    ready: Callable[[], None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and self.ready is not None:
+            threading.Thread(target=self.ready, daemon=True).start()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         assert isinstance(self.config.app, Drain)
         self.config.app.begin()
@@ -241,7 +255,7 @@ class AppServer:
         hosts = LOOPBACK | {each.lower() for each in (listening, name, *names)}
         self.app = make_app(hosts, self.token, port)
         config = uvicorn.Config(
-            Drain(self.app, drain),
+            Drain(self.app, drain, getattr(self.app.state, "observe", None)),
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -259,17 +273,9 @@ class AppServer:
 
     def run(self, ready: Callable[[], None] | None = None) -> None:
         """Serve until interrupted; `ready` is called once requests are accepted."""
-        if ready is not None:
-            threading.Thread(target=self._call_when_started, args=(ready,), daemon=True).start()
+        self._server.ready = ready
         with contextlib.suppress(KeyboardInterrupt):
             self._server.run(sockets=[self._socket])
-
-    def _call_when_started(self, ready: Callable[[], None]) -> None:
-        while not self._server.started:
-            if self._server.should_exit:
-                return
-            time.sleep(0.02)
-        ready()
 
     def stop(self) -> None:
         self._server.should_exit = True
