@@ -153,15 +153,18 @@ class CallPlace(TracePlace):
             raise RequestError(422, f"{size} weights cannot be pooled to {cells} cells; ask for fewer cells")
         return tile
 
-    async def weights(
-        self, heads: list[int], rows: range, cols: range, compute: Callable[[Tensor], T]
-    ) -> list[list[T]]:
-        """For each head, `compute` of its weights, some rows at a time; between two jobs a request can be cancelled."""
+    def check_work(self, heads: list[int], rows: range) -> None:
+        """A 413 for more weights than somebody would wait for."""
         if len(heads) * len(rows) * self.keys > MOST_WEIGHTS:
             size = f"{len(heads)} × {len(rows):,} × {self.keys:,} weights"
             raise RequestError(
                 413, f"{size} take too long; at most {MOST_WEIGHTS:,} per request: ask for fewer rows or heads"
             )
+
+    async def weights(
+        self, heads: list[int], rows: range, cols: range, compute: Callable[[Tensor], T]
+    ) -> list[list[T]]:
+        """For each head, `compute` of its weights, some rows at a time; between two jobs a request can be cancelled."""
         step = max(1, CHUNK // self.keys)
         parts = [
             (at, head, range(first, min(first + step, rows.stop)))
@@ -345,6 +348,7 @@ async def top(
     which, i, j = place.chosen(heads, rows, None)
     k = min(k, place.keys)
     check_cells(len(which), len(i), k)
+    place.check_work(which, i)
 
     def largest(x: Tensor) -> tuple[list[Any], list[Any]]:
         best = x.topk(k)
@@ -360,6 +364,7 @@ async def top(
 async def received(place: Call, head: Head = 0) -> Response:
     """How much attention each key receives from all queries, [keys]."""
     place.check_head(head)
+    place.check_work([head], range(place.queries))
     (parts,) = await place.weights([head], range(place.queries), range(place.keys), lambda x: x.sum(0))
     return Array(torch.stack(parts).sum(0))
 
