@@ -73,7 +73,7 @@ class ServedModel:
         self.task: str = self.loaded.model.task
         if self.loaded.tokenizers.source.kind != "text":
             raise ValueError(f"{name} reads {self.loaded.tokenizers.source.kind}; `regard serve` serves models of text")
-        self.batch_tokens: int = tasks[self.task].batch_tokens(self.loaded.model)  # type: ignore[attr-defined]
+        self.batch_tokens: int = tasks[self.task].batch_tokens(self.loaded.model)
         self.attends = engine == "torch"  # other engines keep no weights
         self.threads = 1 if device.startswith("cuda") else 2  # a GPU's searches are recorded by one thread
 

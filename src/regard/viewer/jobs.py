@@ -203,8 +203,9 @@ def tile_array(pyramid: TilePyramid, tile: Tile, pool: Pool, type: str, computed
 async def unless_disconnected(request: Request, result: asyncio.Future[T]) -> T:
     """The result; once the client has closed the connection it is cancelled, and a ClientDisconnected raised."""
     disconnect = asyncio.ensure_future(_disconnect(request))
+    both: set[asyncio.Future[Any]] = {result, disconnect}
     try:
-        await asyncio.wait({result, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if not result.done():
             raise ClientDisconnected
         return result.result()

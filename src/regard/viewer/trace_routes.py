@@ -112,13 +112,14 @@ class TracePlace:
         key = self.view.id, "run", target
 
         def run() -> ContributionRun:
-            answers = trace_answers(self.jobs.library, self.view, target.position)
-            return contribution_run(self.view, answers, target)
+            cached: ContributionRun | None = self.jobs.cache.get(key)  # another request may have computed it meanwhile
+            if cached is not None:
+                return cached
+            return contribution_run(self.view, trace_answers(self.jobs.library, self.view, target.position), target)
 
-        result: ContributionRun | None = self.jobs.cache.get(key)
-        if result is None:
-            result = await self.jobs.run_model(self.request, lambda: self.jobs.cache.get(key) or run())
-            self.jobs.store(key, result, result.nbytes)
+        cached: ContributionRun | None = self.jobs.cache.get(key)
+        result = cached or await self.jobs.run_model(self.request, run)
+        self.jobs.store(key, result, result.nbytes)
         return result
 
 
