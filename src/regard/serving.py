@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, Field
+from starlette.middleware.gzip import GZipMiddleware
 
 from . import __version__
 from .decoding import classification, load_model_and_tokenizers, translation
@@ -364,6 +365,7 @@ def create_serve_app(
         errors: dict[int | str, Any] = {status: ERRORS[status] for status in statuses}
         app.add_api_route(path, function, methods=[method], response_model=dict[str, Any], responses=errors)
     add_error_handlers(app)
+    app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
     guard: dict[str, Any] = {"hosts": hosts, "token": token, "port": port, "body_limit": lambda path: BODY}
     app.add_middleware(Guard, **guard, command="regard serve", page=False, open_paths=frozenset({"/health"}))
     app.state.observe = partial(metrics.observe_request, task=f"/{model.task}")

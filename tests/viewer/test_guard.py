@@ -277,7 +277,7 @@ def test_a_client_that_waits_before_it_sends_a_body_is_refused_at_once(client: h
 
 
 def test_others_need_the_token() -> None:
-    server = Server(Library([TraceView.of(seen_of())]), host="0.0.0.0")
+    server = Server(Library([TraceView.of(seen_of())]), host="0.0.0.0", names=["box.example"])
     assert server.token
     assert server.token in server.url
     transport = httpx.ASGITransport
@@ -303,7 +303,7 @@ def test_others_need_the_token() -> None:
                 assert (await client.post("/api/traces", headers={"Sec-Fetch-Site": site})).status_code == 403
                 assert (await client.get("/api/about", headers={"Sec-Fetch-Site": site})).status_code == 403
             bearer = {"Authorization": f"bearer {server.token}"}  # in any case
-            for name in (socket.gethostname(), "[2001:db8::7]", "localhost:8000"):
+            for name in (socket.gethostname(), "[2001:db8::7]", "localhost:8000", "box.example:80"):
                 async with httpx.AsyncClient(transport=transport(server.app), base_url=f"http://{name}") as other:
                     assert (await other.get("/api/about", headers=bearer)).status_code == 200
 
