@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
@@ -140,7 +141,7 @@ def test_a_small_request_passes_a_large_one_and_a_short_text_a_long_one(monkeypa
         assert long.result()[0] == 200
 
 
-def test_a_client_that_leaves_stops_its_work() -> None:
+def test_a_client_that_leaves_stops_its_work(caplog: pytest.LogCaptureFixture) -> None:
     model = StandIn()
     with served(model, wait=0.0) as server:
         headers = {"Authorization": "Bearer secret"}
@@ -151,6 +152,8 @@ def test_a_client_that_leaves_stops_its_work() -> None:
         model.go.set()
         assert ask(server, "/translate", {"texts": ["stays"]})[0] == 200
         assert metric(server, "regard_queue_length") == 0
+    gc.collect()
+    assert not caplog.records
 
 
 def test_a_text_that_fails_leaves_the_others_of_its_batch_their_answers() -> None:

@@ -211,7 +211,9 @@ async def unless_disconnected(request: Request, result: asyncio.Future[T]) -> T:
         return result.result()
     finally:
         disconnect.cancel()
-        result.cancel()  # or an exception that nobody reads would be logged
+        result.cancel()
+        # An exception that nobody reads would be logged.
+        result.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 async def _disconnect(request: Request) -> None:
