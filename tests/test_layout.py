@@ -35,7 +35,6 @@ ALLOWED = {
     "training": {"attention", "layers", "models", "data", "decoding", "seeing"},  # evaluating decodes and aligns
     "seeing": {"attention", "__version__"},
     "viewer": {"attention", "layers", "models", "data", "decoding", "seeing", "__version__"},
-    "serving": {"decoding", "seeing", "viewer", "__version__"},
     "learn": {"attention", "layers", "models", "data", "decoding", "training", "seeing"},
 }
 FILES = {"files", "messages", "plugins", "process_group_exit", "special_tokens"}

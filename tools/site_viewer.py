@@ -105,17 +105,7 @@ def write(folder: Path, *, texts: list[tuple[str, str, int]] | None = None, card
         _write_inside(library, model, data)
     about = {
         "version": regard.__version__,
-        "models": [
-            {
-                "name": x.name,
-                "task": x.task,
-                "title": x.title,
-                "layers": x.layers if x.name == INSIDE[0] else 0,
-                "examples": list(x.examples),
-                "attends": x.attends,
-            }
-            for x in models
-        ],
+        "models": [x.summary | ({} if x.name == INSIDE[0] else {"layers": 0}) for x in models],
         "traces": [trace.summary for trace in traces],
         "coming": 0,
         "views": view_names(),

@@ -1,11 +1,10 @@
-"""The line of progress: none for short tasks and files, one that ends for long tasks on a terminal."""
+"""A single file and a widget: they hold, and answer, what the server does."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import gzip
-import io
 import json
 import re
 import threading
@@ -17,48 +16,10 @@ import torch
 
 from regard.viewer import export
 from regard.viewer import tiles as tile_pyramid
-from regard.viewer.export import ProgressLine
-from regard.viewer.traces import TraceView
 from tests.support.viewer_client import app_of, get, json_of, seen_of
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_long_task_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 0.5, 1.2, 1.3, 2.0, 2.1])
-    monkeypatch.setattr(export.time, "monotonic", lambda: next(clock))
-    terminal = Terminal()
-    line = ProgressLine("writing page.html", terminal)
-    for share in (0.1, 0.25, 0.3, 0.9, 1.0):
-        line(share)
-    assert terminal.getvalue() == "\rwriting page.html: 25 %\rwriting page.html: 90 %\rwriting page.html: 100 %\n"
-
-
-class Cell(io.StringIO):
-    """The output of a notebook's cell."""
-
-    __module__ = "ipykernel.iostream"
-
-
-def test_a_long_task_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "FIRST", -1.0)
-    cell = Cell()
-    ProgressLine("writing page.html", cell)(0.5)
-    assert cell.getvalue() == "\rwriting page.html: 50 %"
-
-
-def test_nothing_where_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal, file = Terminal(), io.StringIO()
-    ProgressLine("short", terminal)(1.0)
-    monkeypatch.setattr(export, "FIRST", -1.0)
-    ProgressLine("to a file", file)(0.5)
-    assert terminal.getvalue() == file.getvalue() == ""
 
 
 def responses_in(path: Path) -> dict[str, Any]:
@@ -109,12 +70,9 @@ def test_a_file_of_a_long_text_holds_tiles(tmp_path: Path, monkeypatch: pytest.M
         torch.testing.assert_close(weights, wanted, atol=1e-7, rtol=2**-10)
 
 
-def test_progress_of_a_long_text_goes_up_to_one() -> None:
-    shares: list[float] = []
-    export.trace_responses(TraceView.of(seen_of(length=300, heads=3, batch=1)), 200, shares.append)
-    assert shares == sorted(shares)
-    assert len(shares) == 2 * 3 + 1
-    assert shares[-1] == 1
+def test_nothing_but_the_file_is_written_where_nobody_waits(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    seen_of(length=300, heads=1, batch=1).to_html(tmp_path / "page.html", size=200)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_hostile_tokens_stay_inside_the_file(tmp_path: Path) -> None:

@@ -69,6 +69,13 @@ def test_a_model_that_is_no_longer_loaded_is_freed_while_its_trace_stays(monkeyp
     assert trace.seen.faithful
 
 
+def test_a_loaded_model_keeps_its_fast_paths() -> None:
+    """A hook on a part switches off packed products and recorded searches."""
+    model = MODELS["tatoeba-transformer-en-fr"]
+    parts = Library(models=[model]).loaded(model).model.modules()
+    assert not any(part._forward_pre_hooks or part._forward_hooks for part in parts)
+
+
 def test_titles_read_as_names() -> None:
     assert MODELS["opinions-lstm"].title == "Opinions (LSTM), classifies texts"
     assert MODELS["phrasebook-lstmn-en"].title == "LSTMN on the phrase book, generates text"

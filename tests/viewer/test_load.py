@@ -71,7 +71,7 @@ def test_two_hundred_tiles_at_once() -> None:
         jobs = server.app.state.jobs
         assert (jobs.worker.waiting, jobs.models.waiting) == (0, 0)
         # Two maps of 1,250² cells twice over are 25 MB, two hundred tiles at most 52; the matrices would be 50 more.
-        assert jobs.pyramids.bytes + jobs.arrays.bytes < 80e6
+        assert jobs.cache.bytes < 80e6
         assert after - before < 160
         # The second time nothing new is kept; what else a process holds by then moves by tens of megabytes.
         assert megabytes() - after < 160

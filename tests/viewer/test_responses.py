@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from regard.viewer.library import Library
-from regard.viewer.responses import SCRIPT, STATIC, STYLES, files, view_names
+from regard.viewer.responses import SCRIPT, STATIC, STYLES, view_names
 from regard.viewer.server import serving
 from regard.viewer.traces import TraceView
 from tests.support.viewer_client import client_of, seen_of
@@ -27,19 +27,20 @@ def client() -> Iterator[httpx.Client]:
         yield client
 
 
-def test_unchanged_answers_are_not_sent_again(client: httpx.Client) -> None:
-    root = f"/api/traces/{client.get('/api/traces').json()[0]['id']}"
-    path = f"{root}/calls/0/tile?top=0&left=0&bottom=13&right=13&height=13&width=13"
-    first = client.get(path)
-    again = client.get(path, headers={"If-None-Match": first.headers["etag"]})
-    assert (again.status_code, again.content) == (304, b"")
+def test_files_of_the_page_are_packed_and_kept_by_the_browser(client: httpx.Client) -> None:
+    first = client.get(f"/static/{SCRIPT}")
+    assert first.headers["content-encoding"] == "gzip"
+    assert first.headers["content-type"].startswith("text/javascript")
+    assert client.get(f"/static/bundle/{first.headers['sourcemap']}").status_code == 200
+    again = client.get(f"/static/{SCRIPT}", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.headers["cache-control"]) == (304, "no-cache")
 
 
-def test_bytes_and_json_are_packed(client: httpx.Client) -> None:
+def test_json_is_packed_and_numbers_are_not(client: httpx.Client) -> None:
     root = f"/api/traces/{client.get('/api/traces').json()[0]['id']}"
     assert client.get(root).headers["content-encoding"] == "gzip"
-    assert client.get(f"{root}/thumbs").headers["content-encoding"] == "gzip"
-    assert "content-encoding" not in client.get(f"{root}/thumbs", headers={"Accept-Encoding": "identity"}).headers
+    assert "content-encoding" not in client.get(root, headers={"Accept-Encoding": "identity"}).headers
+    assert "content-encoding" not in client.get(f"{root}/thumbs").headers
 
 
 def test_every_view_exports_itself_under_its_name() -> None:
@@ -52,8 +53,8 @@ def test_every_view_exports_itself_under_its_name() -> None:
 
 
 def test_what_the_bundle_is_made_of_is_served() -> None:
-    known = files()
-    assert {SCRIPT, STYLES} <= known.keys()
+    known = {path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*")}
+    assert {SCRIPT, STYLES} <= known
     sources = json.loads((STATIC / f"{SCRIPT}.map").read_text())["sources"]
     modules = {name for name in known if name.endswith(".js") and name != SCRIPT}
     assert {source.removeprefix("../") for source in sources} <= modules

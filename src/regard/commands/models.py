@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-from functools import partial
 from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy as np
+    from fastapi import FastAPI
 
     from ..decoding.classification import Classification
     from ..decoding.load_model_and_tokenizers import Pretrained
@@ -435,6 +435,14 @@ def serve(
         bool,
         typer.Option("--token/--no-token", help=f"Ask for a token: that of {TOKEN}, or a new one, which is printed."),
     ] = True,
+    drain: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=0.0, help="Time for open requests when the server is told to stop."),
+    ] = 30.0,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", metavar="NAME", help="Another name that requests may call this server by."),
+    ] = None,
     engine: options.EngineName = "torch",
     precision: options.Precision = "float32",
     device: options.Device = "auto",
@@ -442,7 +450,7 @@ def serve(
     """Serve a translator or a text classifier over HTTP, computing the texts of many requests together.
 
     POST /translate or /classify takes {"texts": [...], "alignment": true}. GET /openapi.json describes the API; /health
-    needs no token, /metrics is for Prometheus. Ctrl-C stops it.
+    needs no token, /metrics is for Prometheus. Ctrl-C or SIGTERM stops it, once open requests are answered.
 
     \b
     Examples:
@@ -451,15 +459,16 @@ def serve(
       regard serve runs/mine --engine ctranslate2 --batch 128 --wait 10
     """
     check_port(host, port)
-    from ..serving.application import create_serve_app
-    from ..serving.batches import ServedModel
+    from ..serving import ServedModel, create_serve_app
     from ..viewer.server import AppServer
 
-    served = ServedModel(model, find_device(device), engine, precision)
-    make = partial(create_serve_app, served, batch=batch, wait=wait / 1000, queue=queue)
+    def make(*guarded: Any) -> FastAPI:
+        served = ServedModel(model, find_device(device), engine, precision)
+        return create_serve_app(served, *guarded, batch=batch, wait=wait / 1000, queue=queue)
+
     secret = os.environ.get(TOKEN) or True
-    server = AppServer(make, host, port, token=secret if token else False)
-    typer.echo(f"regard serve: {server.address}/{served.task}")
+    server = AppServer(make, host, port, token=secret if token else False, names=name or (), drain=drain)
+    typer.echo(f"regard serve: {server.address}/{server.app.state.model.task}")
     if server.token is not None:
         typer.echo(f"token: that of {TOKEN}" if secret is not True else f"Authorization: Bearer {server.token}")
     typer.echo("Ctrl-C ends it")

@@ -375,6 +375,10 @@ def view(
             help="Ask for the token in the address. Without it, every user of this machine can use the viewer.",
         ),
     ] = True,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", metavar="NAME", help="Another name that browsers may call this server by."),
+    ] = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
 ) -> None:
     """Open the viewer, a page in the browser that shows attention.
@@ -401,7 +405,7 @@ def view(
 
     library = _library(what, text or [], second)
     first = "heads" if what is not None and library.traces and "view" not in library.opening else ""
-    server = Server(library, host, port, view=first, token=token)
+    server = Server(library, host, port, view=first, token=token, names=name or ())
     typer.echo(f"regard view: {server.url}\nCtrl-C ends it")
     server.run(server.open if browser else None)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -12,7 +14,7 @@ from ..models.decoder import Decoder
 from ..special_tokens import BEGIN, END, PAD, UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
@@ -26,6 +28,23 @@ LONGEST = 256  # tokens of a hypothesis, unless the caller says otherwise
 NEVER = -torch.inf
 GROUP = 16  # entries of a group in `topk`
 STEPS = 8  # of a search on a GPU, after which the host asks whether all sentences have ended
+BEFORE_STEP: ContextVar[Callable[[], None]] = ContextVar("BEFORE_STEP")
+
+
+@contextmanager
+def before_each_step(check: Callable[[], None]) -> Iterator[None]:
+    """Inside the block, `check` is called before each step of this thread's searches: by raising, it ends them."""
+    token = BEFORE_STEP.set(check)
+    try:
+        yield
+    finally:
+        BEFORE_STEP.reset(token)
+
+
+def check_step() -> None:
+    """Before each step: what `before_each_step` was given."""
+    if (check := BEFORE_STEP.get(None)) is not None:
+        check()
 
 
 class SearchSettings(TypedDict, total=False):
@@ -481,6 +500,7 @@ def decode_steps(
     """
     loop, device = BeamLoop(decoder, state, beam, ranking, sample, generator, unknown=unknown), beam.tokens.device
     for step in range(steps):
+        check_step()
         at, sentences = loop.at, loop.sentences
         yield at, sentences, loop.step()
         if device.type == "cpu":

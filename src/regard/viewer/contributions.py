@@ -301,20 +301,13 @@ def next_tokens(library: Library, model: ModelEntry, text: str, temperature: flo
     """The likeliest next tokens after a text: p = softmax(logits / temperature)."""
     loaded = library.loaded(model)
     if model.ours:
-        tokenizer = loaded.tokenizers.target
-        ids = tokenizer.continued(text or "\n")[-loaded.model.config.longest :]
-        one = torch.ones(1, dtype=torch.int64)
-        network = loaded.model
-        logits = network.decoder.readout(
-            network.decoder(torch.tensor([ids]), network.encode(one[:, None], one)).features
-        )
-        pieces = tokenizer.pieces
+        ids = loaded.tokenizers.target.continued(text or "\n")[-loaded.model.config.longest :]
+        answers = writer_answers(loaded, ids)
     else:
-        ids = loaded.encode(text).ids[None]
-        logits = loaded.model(input_ids=ids).logits
-        pieces = loaded.tokenizer.convert_ids_to_tokens
-    shares = (logits[0, -1].double() / temperature).softmax(-1).topk(MOST_LISTED)
-    return _listed(pieces(shares.indices.tolist()), shares.values)
+        answers = text_model_answers(loaded, loaded.encode(text))
+    logits = answers.scores(answers.model(**answers.inputs))[0]
+    shares = (logits.double() / temperature).softmax(-1).topk(MOST_LISTED)
+    return _listed(answers.names(shares.indices.tolist()), shares.values)
 
 
 def what_if(

@@ -1,6 +1,4 @@
-"""Map tiles of a single file: the tiles of every head of a long text.
-
-Single file: the viewer and one trace as an HTML file that works without a server or a network.
+"""The viewer and one trace without a server: as an HTML file, and as a widget of a notebook.
 
 The file contains the responses to the page's requests, by URL. Matrices up to a size are stored whole, in float16;
 larger ones as tiles of the map, down to the level with that many cells. The page says where a response is missing.
@@ -14,27 +12,28 @@ import gzip
 import hashlib
 import html
 import json
-import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import anywidget
 import traitlets
+from rich.console import Console
+from rich.progress import track
 
 from ..files import write_text
+from .jobs import tile_array
 from .library import Library
-from .responses import STATIC, EncodedArray, request, script, styles
+from .responses import STATIC, request, script, styles
 from .server import create_app
 from .tiles import Pool, Tile, TilePyramid
 from .traces import TraceView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from concurrent.futures import Future
 
     from fastapi import FastAPI
 
@@ -46,17 +45,21 @@ LARGE = 240
 """Cells of the Model view's large map (views/model/model.js)."""
 
 
-def map_tiles(trace: TraceView, size: int, progress: Callable[[float], None]) -> dict[str, dict[str, Any]]:
-    """The compressed tiles of all calls of more than `size` tokens, by the URL that the page requests them with."""
+def map_tiles(trace: TraceView, size: int, title: str = "") -> dict[str, dict[str, Any]]:
+    """The compressed tiles of all calls of more than `size` tokens, by the URL that the page requests them with.
+
+    With a `title`, a terminal or a notebook shows how far they are.
+    """
     heads = [
         (entry, at, head)
         for entry, (at, call) in product(range(trace.batch), enumerate(trace.seen))
         for head in range(call.heads if max(call.shape[-2:]) > size else 0)
     ]
+    console = Console(stderr=True)
+    hidden = not (title and heads and (console.is_terminal or console.is_jupyter))
     tiles: dict[str, dict[str, Any]] = {}
-    for at, place in enumerate(heads):
+    for place in track(heads, title, console=console, transient=True, disable=hidden):
         tiles |= _head_tiles(trace, *place, size)
-        progress((at + 1) / len(heads))
     return tiles
 
 
@@ -71,11 +74,11 @@ def _head_tiles(trace: TraceView, entry: int, call: int, head: int, size: int) -
     for tile, pool in product(_tiles(pyramid.queries, pyramid.keys, size), get_args(Pool)):
         for band in pyramid.missing_bands(tile):
             pyramid.pool_band(band)
-        array = EncodedArray.of_tile(pyramid, tile, pool, "float16")
+        array = tile_array(pyramid, tile, pool, "float16")
         # Sorted by name, as in the keys of the page (keyOf in data/sources.js).
         parameters = sorted({**asdict(tile), "entry": entry, "head": head, "pool": pool}.items())
         query = "&".join(f"{name}={value}" for name, value in parameters)
-        tiles[f"/api/traces/{trace.id}/calls/{call}/tile?{query}"] = array_entry(array.metadata, array.data)
+        tiles[f"/api/traces/{trace.id}/calls/{call}/tile?{query}"] = array_entry(array.metadata, bytes(array.body))
     return tiles
 
 
@@ -94,35 +97,8 @@ def _tiles(queries: int, keys: int, size: int) -> list[Tile]:
     return tiles
 
 
-FIRST, NEXT = 1.0, 0.5
-"""Seconds until the line appears, and between two of its changes."""
-
-
-class ProgressLine:
-    """Called with the share that is done. Nothing is written of a task that ends within a second, or to a file.
-
-    In a notebook, whose stream is no terminal, the line is written over as well.
-    """
-
-    def __init__(self, name: str, stream: TextIO | None = None) -> None:
-        self.name, self.stream = name, sys.stderr if stream is None else stream
-        self.time = time.monotonic() + FIRST
-        self.written = False
-        self.visible = self.stream.isatty() or type(self.stream).__module__.startswith("ipykernel.")
-
-    def __call__(self, share: float) -> None:
-        now = time.monotonic()
-        if not self.visible or (now < self.time and not (self.written and share >= 1)):
-            return
-        self.time, self.written = now + NEXT, True
-        self.stream.write(f"\r{self.name}: {100 * share:.0f} %" + ("\n" if share >= 1 else ""))
-        self.stream.flush()
-
-
 SMALL = 32
 """Cells of the Model view's small maps (views/model.js)."""
-TILES = 0.8
-"""The share of the time that the tiles of a long text take."""
 MOST = 1 << 28
 """Numbers of one file: half a gigabyte."""
 
@@ -138,26 +114,21 @@ def write(seen: Seen, path: str | Path, size: int = SIDE) -> None:
     numbers = sum(call.heads * min(call.shape[-2], size) * min(call.shape[-1], size) for call in seen) * trace.batch
     if numbers > MOST:
         raise ValueError(f"{numbers:,} weights do not fit into one file; at most {MOST:,}: give a smaller size")
-    write_text(path, _html(trace_responses(trace, size, ProgressLine(f"writing {path.name}")), trace.title))
+    write_text(path, _html(trace_responses(trace, size, f"writing {path.name}"), trace.title))
 
 
-def trace_responses(
-    trace: TraceView, size: int = SIDE, progress: Callable[[float], None] = lambda share: None
-) -> dict[str, Any]:
+def trace_responses(trace: TraceView, size: int = SIDE, title: str = "") -> dict[str, Any]:
     """The responses to all that the page asks of a trace: {"json": values, "arrays": compressed arrays}, by URL.
 
-    `progress` is called with the share that is done, from 0 to 1.
+    `title` is that of `map_tiles`.
     """
-    # The tiles of a long text take most of the time, and say how far they are.
-    tiles = map_tiles(trace, size, lambda share: progress(TILES * share))
     app = create_app(Library([trace]))
     try:
         with ThreadPoolExecutor(1) as thread:  # in a notebook, an event loop runs already on this thread
             responses = thread.submit(asyncio.run, _responses(app, trace, size)).result()
     finally:
         app.state.jobs.close()
-    responses["arrays"] |= tiles
-    progress(1.0)
+    responses["arrays"] |= map_tiles(trace, size, title)
     return responses
 
 
@@ -248,7 +219,7 @@ class Widget(anywidget.AnyWidget):
         super().__init__(saved=trace_responses(trace) if weights <= MOST_SAVED else {})
         self.trace = trace
         self._app = create_app(Library([trace]))
-        self._cancelled: dict[str, asyncio.Event] = {}  # of the open requests, by id
+        self._open: dict[str, Future[None]] = {}  # requests, by id
         # An event loop of its own: the kernel's is busy while a cell runs, and there may be none.
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="regard-widget", daemon=True)
@@ -256,36 +227,28 @@ class Widget(anywidget.AnyWidget):
         self.on_msg(self._receive)
 
     def _receive(self, _: Any, message: dict[str, Any], buffers: list[Any]) -> None:
-        asyncio.run_coroutine_threadsafe(self._handle(message, buffers), self._loop)
-
-    async def _handle(self, message: dict[str, Any], buffers: list[Any]) -> None:
         # The id is unique to a page: a notebook may show one widget in several places, and each counts from 0.
         id = message.get("id")
-        if not isinstance(id, str):
-            return
-        if message.get("method") == "CANCEL":
-            if id in self._cancelled:
-                self._cancelled[id].set()
-            return
-        cancelled = self._cancelled[id] = asyncio.Event()
+        if message.get("method") == "CANCEL" and id in self._open:
+            self._open[id].cancel()
+        elif message.get("method") != "CANCEL" and isinstance(id, str):
+            self._open[id] = asyncio.run_coroutine_threadsafe(self._handle(id, message, buffers), self._loop)
+            self._open[id].add_done_callback(lambda _: self._open.pop(id, None))
+
+    async def _handle(self, id: str, message: dict[str, Any], buffers: list[Any]) -> None:
         try:
-            content, arrays = await self._respond(message, buffers, cancelled)
+            content, arrays = await self._respond(message, buffers)
         except Exception as error:  # shown by the page: few people read a notebook's log
             content, arrays = {"error": f"{type(error).__name__}: {error}"}, []
-        finally:
-            del self._cancelled[id]
-        if not cancelled.is_set():
-            self.send({"id": id, **content}, arrays)
+        self.send({"id": id, **content}, arrays)
 
-    async def _respond(
-        self, message: dict[str, Any], buffers: list[Any], cancelled: asyncio.Event
-    ) -> tuple[dict[str, Any], list[bytes]]:
+    async def _respond(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[bytes]]:
         method, path = str(message.get("method")), str(message.get("path"))
         if method not in ("GET", "POST") or not path.startswith("/api/"):
             return {"error": f"the widget accepts GET and POST of /api/…, not {method[:20]} {path[:80]}"}, []
         body = bytes(buffers[0]) if buffers else json.dumps(message.get("body")).encode() if method == "POST" else b""
         content_type = "application/octet-stream" if buffers else "application/json"
-        response = await request(self._app, method, path, body, content_type, cancelled)
+        response = await request(self._app, method, path, body, content_type)
         if response.array is not None:
             return response.array, [response.body]
         value = json.loads(response.body) if response.body else None
@@ -299,9 +262,9 @@ class Widget(anywidget.AnyWidget):
         super().close()
 
     async def _stop(self) -> None:
-        for cancelled in self._cancelled.values():
-            cancelled.set()
         others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         self._app.state.jobs.close()
         self._loop.stop()

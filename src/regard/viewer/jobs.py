@@ -6,18 +6,19 @@ PyTorch already spreads one computation over all cores; two at a time would only
 from __future__ import annotations
 
 import asyncio
-import heapq
 import itertools
+import queue
 import threading
+import time
 from collections import OrderedDict
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..decoding.beam import before_each_step
 from . import guard
 from .guard import ClientDisconnected, RequestError
-from .responses import EncodedArray
+from .responses import Array
 from .tiles import TilePyramid
 
 if TYPE_CHECKING:
@@ -25,65 +26,43 @@ if TYPE_CHECKING:
 
     from fastapi import Request
 
-    from .contributions import ContributionRun
     from .library import Library
     from .tiles import Pool, Tile
     from .traces import TraceView
 
 HIGH, NORMAL, LAST = 0, 1, 2
 """Priorities: short computations run before long ones."""
-
-
-class QueueFull(Exception):
-    """The queue is at its limit, or the server is shutting down."""
+TILE_SECONDS = 0.5
+"""Seconds after which a tile is sent as far as it is computed."""
+T = TypeVar("T")
 
 
 class Worker:
     """`submit` returns a future; cancelled before it starts, its function is never called."""
 
     def __init__(self, name: str) -> None:
-        self._queue: list[tuple[int, int, Future[Any], Callable[[], Any]]] = []  # a heap
-        self._changed = threading.Condition()
+        self._queue: queue.PriorityQueue[tuple[int, int, Future[Any], Callable[[], Any] | None]] = queue.PriorityQueue()
         self._order = itertools.count()
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name=f"regard-{name}", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, name=f"regard-{name}", daemon=True).start()
 
-    def submit(self, function: Callable[[], Any], priority: int = NORMAL) -> Future[Any]:
-        if self._closed:
-            raise QueueFull("the server is shutting down")
-        with self._changed:
-            if len(self._queue) >= guard.WAITING:
-                self._queue = [job for job in self._queue if not job[2].cancelled()]
-                heapq.heapify(self._queue)
-            if len(self._queue) >= guard.WAITING:
-                raise QueueFull(f"{len(self._queue)} requests are waiting already; try again in a moment")
-            return self._put(priority, function)
-
-    def _put(self, priority: int, function: Callable[[], Any]) -> Future[Any]:
+    def submit(self, function: Callable[[], Any] | None, priority: int = NORMAL) -> Future[Any]:
         future: Future[Any] = Future()
-        heapq.heappush(self._queue, (priority, next(self._order), future, function))
-        self._changed.notify()
+        self._queue.put((priority, next(self._order), future, function))
         return future
 
     def close(self) -> None:
-        """End the thread once the queue is empty; nothing can be submitted after this."""
-        self._closed = True
-        with self._changed:
-            self._put(LAST, _stop)
+        """End the thread once the queue is empty."""
+        self.submit(None, LAST)
 
     @property
     def waiting(self) -> int:
         """The number of jobs in the queue that were not cancelled."""
-        with self._changed:
-            return sum(not future.cancelled() for _, _, future, _ in self._queue)
+        return sum(not future.cancelled() for _, _, future, _ in tuple(self._queue.queue))
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._queue)
-                _, _, future, function = heapq.heappop(self._queue)
-            if function is _stop:
+            _, _, future, function = self._queue.get()
+            if function is None:
                 return
             if not future.set_running_or_notify_cancel():
                 continue
@@ -94,48 +73,41 @@ class Worker:
             del future, function  # or the result would stay in memory until the next job
 
 
-def _stop() -> None:
-    """Queued last by `close`: ends the thread."""
+class Cache:
+    """What was computed of traces, by keys that begin with the trace's id; the least recently used goes first.
 
-
-T = TypeVar("T")
-TILE_SECONDS = 0.5
-"""Seconds after which a tile is sent as far as it is computed."""
-
-
-class LRUCache(Generic[T]):
-    """A thread-safe LRU cache that is limited by the bytes of its values."""
+    It is limited by the bytes of its values, and thread-safe.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit, self.bytes = limit, 0
-        self._entries: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
+        self._entries: OrderedDict[tuple[Hashable, ...], tuple[Any, int]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, key: Hashable) -> T | None:
+    def get(self, key: tuple[Hashable, ...]) -> Any:
+        """The value; None where there is none."""
         with self._lock:
             if key not in self._entries:
                 return None
             self._entries.move_to_end(key)
             return self._entries[key][0]
 
-    def put(self, key: Hashable, value: T, size: int) -> None:
+    def put(self, key: tuple[Hashable, ...], value: Any, size: int) -> None:
         """Store a value of `size` bytes; one larger than the whole cache is not stored."""
-        if size > self.limit:
-            return
         with self._lock:
             self._remove(key)
-            self._entries[key] = value, size
-            self.bytes += size
+            if size <= self.limit:
+                self._entries[key] = value, size
+                self.bytes += size
             while self.bytes > self.limit:
                 self._remove(next(iter(self._entries)))
 
-    def remove(self, matches: Callable[[Any], bool]) -> None:
-        """Remove all entries whose key matches."""
+    def remove_trace(self, id: str) -> None:
         with self._lock:
-            for key in [key for key in self._entries if matches(key)]:
+            for key in [key for key in self._entries if key[0] == id]:
                 self._remove(key)
 
-    def _remove(self, key: Hashable) -> None:
+    def _remove(self, key: tuple[Hashable, ...]) -> None:
         if key in self._entries:
             self.bytes -= self._entries.pop(key)[1]
 
@@ -143,19 +115,13 @@ class LRUCache(Generic[T]):
         return len(self._entries)
 
 
-@dataclass
 class Jobs:
-    """What the routes share: the library, a worker for numbers and one for models, and caches of what was computed."""
+    """What the routes share: the library, a worker for numbers and one for models, and a cache of what was computed."""
 
-    library: Library
-    worker: Worker = field(default_factory=lambda: Worker("numbers"))
-    models: Worker = field(default_factory=lambda: Worker("models"))
-    pyramids: LRUCache[TilePyramid] = field(default_factory=lambda: LRUCache(guard.MEMORY))
-    arrays: LRUCache[EncodedArray] = field(default_factory=lambda: LRUCache(guard.MEMORY // 4))
-    runs: LRUCache[ContributionRun] = field(default_factory=lambda: LRUCache(guard.RUNS))
-
-    def __post_init__(self) -> None:
-        self.library.on_remove = self._remove_trace
+    def __init__(self, library: Library) -> None:
+        self.library, self.cache = library, Cache(guard.MEMORY)
+        self.worker, self.models = Worker("numbers"), Worker("models")
+        library.on_remove = self.cache.remove_trace
 
     def close(self) -> None:
         self.worker.close()
@@ -165,105 +131,89 @@ class Jobs:
         self, request: Request, function: Callable[[], T], priority: int = NORMAL, worker: Worker | None = None
     ) -> T:
         """Run a function on a worker and wait for its result; if the client disconnects first, it never starts."""
-        try:
-            future = (worker or self.worker).submit(function, priority)
-        except QueueFull as error:
-            raise RequestError(503, str(error)) from None
-        result: asyncio.Future[T] = asyncio.wrap_future(future)
-        disconnect = asyncio.ensure_future(_disconnect(request))
-        try:
-            both: set[asyncio.Future[Any]] = {result, disconnect}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if not result.done():
-                raise ClientDisconnected
-            return result.result()
-        finally:
-            disconnect.cancel()
-            future.cancel()
-            result.cancel()  # or an exception that nobody reads would be logged
+        future = (worker or self.worker).submit(function, priority)
+        return await unless_disconnected(request, asyncio.wrap_future(future))
 
     async def run_model(self, request: Request, function: Callable[[], T]) -> T:
-        """The same for a model, which also stops while it runs; a ValueError or OSError becomes a 422."""
-        cancelled = threading.Event()
+        """The same for a model, which also stops between two steps; a ValueError or OSError becomes a 422."""
+        left = threading.Event()
+
+        def stop_if_left() -> None:
+            if left.is_set():
+                raise ClientDisconnected
 
         def run() -> T:
-            self.library.cancelled = cancelled
             try:
-                return function()
+                with before_each_step(stop_if_left):
+                    return function()
             except RequestError:
                 raise
             except (ValueError, OSError) as error:
                 raise RequestError(422, " ".join(str(error).split())) from None
-            finally:
-                self.library.cancelled = None
 
         try:
             return await self.run(request, run, worker=self.models)
         finally:
-            cancelled.set()
+            left.set()
+
+    def store(self, key: tuple[Hashable, ...], value: Any, size: int) -> None:
+        """Cache a value as long as its trace exists: a pyramid holds the trace's queries and keys."""
+        self.cache.put(key, value, size)
+        if key[0] not in self.library.traces:  # checked after `put`: the trace may be removed meanwhile
+            self.cache.remove_trace(str(key[0]))
 
     def pyramid(self, trace: TraceView, call: int, entry: int, head: int) -> TilePyramid:
         """The tile pyramid of one head, from the cache where it is there; only for the worker's thread."""
-        key = trace.id, call, entry, head
-        pyramid = self.pyramids.get(key)
-        if pyramid is None:
-            pyramid = TilePyramid(trace.weights(call, entry)[head])
-            self.store(self.pyramids, key, pyramid, pyramid.nbytes)
+        key = trace.id, "pyramid", call, entry, head
+        pyramid: TilePyramid = self.cache.get(key) or TilePyramid(trace.weights(call, entry)[head])
+        self.store(key, pyramid, pyramid.nbytes)  # which grows as it is computed
         return pyramid
-
-    def store(self, cache: LRUCache[T], key: tuple[str, *tuple[Hashable, ...]], value: T, size: int) -> None:
-        """Cache a value as long as its trace exists: a pyramid holds the trace's queries and keys."""
-        cache.put(key, value, size)
-        if key[0] not in self.library.traces:  # checked after `put`: the trace may be removed meanwhile
-            self._remove_trace(key[0])
-
-    def _remove_trace(self, id: str) -> None:
-        for cache in (self.pyramids, self.arrays, self.runs):
-            cache.remove(lambda key: key[0] == id)
-
-    async def compute_row_states(
-        self, request: Request, trace: TraceView, call: int, entry: int, heads: list[int], rows: range
-    ) -> None:
-        """Compute the row states of these heads one band at a time, so that the request can be cancelled in between."""
-        for head in heads:
-
-            def missing(head: int = head) -> tuple[TilePyramid, list[int]]:
-                pyramid = self.pyramid(trace, call, entry, head)
-                # Up to one band they are computed together with the weights.
-                return pyramid, pyramid.bands_without_states(rows) if len(rows) > pyramid.band else []
-
-            pyramid, bands = await self.run(request, missing)  # referenced here: the cache may drop it meanwhile
-            for band in bands:
-                await self.run(request, partial(pyramid.compute_states, band))
 
     async def tile(
         self, request: Request, trace: TraceView, call: int, entry: int, head: int, tile: Tile, pool: Pool, type: str
-    ) -> EncodedArray:
+    ) -> Array:
         """A tile, from the cache or computed band by band; after `TILE_SECONDS`, as far as it is computed."""
-        key = (trace.id, call, entry, head, tile, pool, type)
-        cached = self.arrays.get(key)
-        if cached is not None:
-            return cached
-        loop = asyncio.get_running_loop()
-        until = loop.time() + TILE_SECONDS
+        key = trace.id, "tile", call, entry, head, tile, pool, type
 
-        def step(last: bool) -> EncodedArray | None:
+        def step(last: bool) -> Array | None:
             pyramid = self.pyramid(trace, call, entry, head)
             missing = pyramid.missing_bands(tile)
             if missing and not last:
                 pyramid.pool_band(missing[0])
-                self.store(self.pyramids, (trace.id, call, entry, head), pyramid, pyramid.nbytes)
                 return None
-            computed = 1 - len(missing) / len(pyramid.bands(tile.rows))
-            return EncodedArray.of_tile(pyramid, tile, pool, type, computed)
+            return tile_array(pyramid, tile, pool, type, 1 - len(missing) / len(pyramid.bands(tile.rows)))
 
-        array = await self.run(request, lambda: step(False), HIGH)
+        array: Array | None = self.cache.get(key)
+        until, last, priority = time.monotonic() + TILE_SECONDS, False, HIGH
         while array is None:
-            last = loop.time() > until
-            array = await self.run(request, lambda last=last: step(last), HIGH if last else NORMAL)  # type: ignore[misc]
+            array = await self.run(request, partial(step, last), priority)
+            last = time.monotonic() > until
+            priority = HIGH if last else NORMAL
         if array.computed == 1:
-            self.store(self.arrays, key, array, len(array.data))
+            self.store(key, array, len(array.body))
         return array
+
+
+def tile_array(pyramid: TilePyramid, tile: Tile, pool: Pool, type: str, computed: float = 1.0) -> Array:
+    """A tile of one head; its note says where its cells are not those that were requested."""
+    note = "" if pyramid.edges(tile) == tile.edges else f"cells moved to multiples of {pyramid.block}"
+    return Array(pyramid.tile(tile, pool), type, computed, note)
+
+
+async def unless_disconnected(request: Request, result: asyncio.Future[T]) -> T:
+    """The result; once the client has closed the connection it is cancelled, and a ClientDisconnected raised."""
+    disconnect = asyncio.ensure_future(_disconnect(request))
+    both: set[asyncio.Future[Any]] = {result, disconnect}
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if not result.done():
+            raise ClientDisconnected
+        return result.result()
+    finally:
+        disconnect.cancel()
+        result.cancel()
+        # An exception that nobody reads would be logged.
+        result.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 async def _disconnect(request: Request) -> None:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..decoding.answers import watch_text
+from ..decoding.beam import check_step
 from . import guard
-from .guard import ClientDisconnected, RequestError
+from .guard import RequestError
 from .traces import TraceView
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterable
-
-    from torch import nn
 
     from ..decoding.load_model_and_tokenizers import Pretrained
     from ..seeing.text_models import TextModel
@@ -80,6 +78,11 @@ class ModelEntry:
     """Sentences to try it with; none where any will do."""
     attends: bool = True
     """Whether it has attention to show."""
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What the page knows of it."""
+        return {name: x for name, x in asdict(self).items() if name not in ("place", "ours")}
 
 
 def installed_models() -> list[ModelEntry]:
@@ -163,8 +166,6 @@ class Library:
         """(model, text, tokens to generate) to read after the server has started, so that the page opens at once."""
         self.opening: dict[str, Any] = {}
         """The state of the page where a link names no view, as in a link: {"call": "5", "pins": ["q8"]}."""
-        self.cancelled: threading.Event | None = None
-        """Of the request that a model runs for; the model stops once it is set."""
         self.on_remove: Callable[[str], None] = lambda id: None
         """Called with the id of a trace that was removed or replaced."""
         self._loaded: OrderedDict[str, Any] = OrderedDict()
@@ -263,21 +264,12 @@ class Library:
         if model.name not in self._loaded:
             self._loaded[model.name] = loaded = _load(model)
             loaded.model.requires_grad_(False)  # nothing is trained here; contributions need gradients of outputs only
-            self._make_cancellable(loaded.model)
+            if not model.ours:  # its searches are not ours: each step is one call of the model
+                loaded.model.register_forward_pre_hook(lambda *_: check_step())
         self._loaded.move_to_end(model.name)
         while len(self._loaded) > LOADED:
             self._loaded.popitem(last=False)
         return self._loaded[model.name]
-
-    def _make_cancellable(self, model: nn.Module) -> None:
-        """Raise in a forward pass whose request was cancelled: checked before every submodule is called."""
-
-        def check(*_: object) -> None:
-            if self.cancelled is not None and self.cancelled.is_set():
-                raise ClientDisconnected
-
-        for module in model.modules():
-            module.register_forward_pre_hook(check)
 
 
 def _load(model: ModelEntry) -> Pretrained | TextModel:

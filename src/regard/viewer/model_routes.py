@@ -1,4 +1,4 @@
-"""Routes that run models: translate and classify a text, caption a picture, classify or transcribe a sound."""
+"""Routes that run models: on a text, a picture or a sound, and with a part of the model changed or shown."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ from . import guard, outputs
 from .contributions import next_tokens, what_if
 from .inside import inside_view
 from .library import PICTURE, SOUND, sample_files
-from .responses import BYTES, ERRORS, jobs_of, json_response, session_of
+from .responses import BYTES, ERRORS, JSON
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-model_router = APIRouter()
+    from .jobs import Jobs
+
+model_router = APIRouter(responses=ERRORS)
 UPLOAD = {"requestBody": {"required": True, "content": BYTES}}
 """The body is the file itself, of any content type."""
 BLEU_BY_LENGTH = Path(__file__).parent / "data" / "bleu_by_length.json"
 """Written by tools/results_page.py from the runs of docs/results.md."""
+LONGEST = 2000
+"""Characters of a text for an experiment, which runs the model twice and compares every weight."""
 
 
 class TextRequest(BaseModel):
@@ -37,72 +41,6 @@ class TextRequest(BaseModel):
 
 class TranslateRequest(TextRequest):
     beams: int = Field(default=5, ge=1, le=guard.BEAMS)
-
-
-@model_router.get("/length", responses=ERRORS, response_model=dict[str, Any])
-async def length(request: Request) -> Response:
-    """BLEU by sentence length, with and without attention (Bahdanau et al. 2015, figure 2).
-
-    `curves`, one for each translator and corpus, have points of (words in the source, BLEU, sentences).
-    """
-    return json_response(json.loads(BLEU_BY_LENGTH.read_text(encoding="utf-8")), request)
-
-
-@model_router.get("/samples", responses=ERRORS, response_model=dict[str, Any])
-async def samples(request: Request) -> Response:
-    """Pictures and sounds to try the models with: `pictures` and `sounds`, each {name, type, data in base64}."""
-    kinds = {"pictures": (PICTURE, "image/png"), "sounds": (SOUND, "audio/wav")}
-    content = {
-        kind: [
-            {"name": path.stem, "type": type, "data": base64.b64encode(path.read_bytes()).decode()}
-            for path in sample_files(suffix)
-        ]
-        for kind, (suffix, type) in kinds.items()
-    }
-    return json_response(content, request)
-
-
-@model_router.post("/translate", responses=ERRORS, response_model=dict[str, Any])
-async def translate(request: Request, body: TranslateRequest) -> Response:
-    """The translation of each model, its alignment weights, and the beam at every step."""
-    results = await _results(request, body, "translate", partial(outputs.translation, beams=body.beams))
-    return json_response({"translations": results}, request)
-
-
-@model_router.post("/classify", responses=ERRORS, response_model=dict[str, Any])
-async def classify(request: Request, body: TextRequest) -> Response:
-    """The label of each model for a text, and the weight of every token."""
-    results = await _results(request, body, "classify", outputs.text_classification)
-    return json_response({"classifications": results}, request)
-
-
-async def _results(request: Request, body: TextRequest, task: str, function: Callable[..., Any]) -> list[Any]:
-    jobs = jobs_of(request)
-    models = [jobs.library.model(name, task) for name in dict.fromkeys(body.models)]
-    return [await jobs.run_model(request, partial(function, jobs.library, model, body.text)) for model in models]
-
-
-@model_router.post("/caption", responses=ERRORS, response_model=dict[str, Any], openapi_extra=UPLOAD)
-async def caption(request: Request) -> Response:
-    """The caption of a picture (PNG, JPEG, WebP, …) by the first captioner, and its weights for each word."""
-    jobs, picture = jobs_of(request), await request.body()
-    model = jobs.library.models_for("caption")[0]
-    function = partial(outputs.caption, jobs.library, model, picture)
-    return json_response(await jobs.run_model(request, function), request)
-
-
-@model_router.post("/listen", responses=ERRORS, response_model=dict[str, Any], openapi_extra=UPLOAD)
-async def listen(request: Request) -> Response:
-    """The label of a sound (WAV, FLAC, OGG), its letters where a model transcribes, and the weights over time."""
-    jobs, sound = jobs_of(request), await request.body()
-    models = jobs.library.models_for("listen")[: guard.MODELS]
-    function = partial(outputs.sound_classification, jobs.library, models, sound)
-    return json_response(await jobs.run_model(request, function), request)
-
-
-experiment_router = APIRouter()
-LONGEST = 2000
-"""Characters of a text for an experiment, which runs the model twice and compares every weight."""
 
 
 class ModelText(BaseModel):
@@ -131,32 +69,91 @@ class WhatIfRequest(ModelText):
     hide: list[Index] = Field(default_factory=list, max_length=64)
 
 
-@experiment_router.post("/inside", responses=ERRORS, response_model=dict[str, Any])
+@model_router.get("/length")
+async def length() -> Response:
+    """BLEU by sentence length, with and without attention (Bahdanau et al. 2015, figure 2).
+
+    `curves`, one for each translator and corpus, have points of (words in the source, BLEU, sentences).
+    """
+    return JSON(json.loads(BLEU_BY_LENGTH.read_text(encoding="utf-8")))
+
+
+@model_router.get("/samples")
+async def samples() -> Response:
+    """Pictures and sounds to try the models with: `pictures` and `sounds`, each {name, type, data in base64}."""
+    kinds = {"pictures": (PICTURE, "image/png"), "sounds": (SOUND, "audio/wav")}
+    content = {
+        kind: [
+            {"name": path.stem, "type": type, "data": base64.b64encode(path.read_bytes()).decode()}
+            for path in sample_files(suffix)
+        ]
+        for kind, (suffix, type) in kinds.items()
+    }
+    return JSON(content)
+
+
+@model_router.post("/translate")
+async def translate(request: Request, body: TranslateRequest) -> Response:
+    """The translation of each model, its alignment weights, and the beam at every step."""
+    results = await _results(request, body, "translate", partial(outputs.translation, beams=body.beams))
+    return JSON({"translations": results})
+
+
+@model_router.post("/classify")
+async def classify(request: Request, body: TextRequest) -> Response:
+    """The label of each model for a text, and the weight of every token."""
+    return JSON({"classifications": await _results(request, body, "classify", outputs.text_classification)})
+
+
+async def _results(request: Request, body: TextRequest, task: str, function: Callable[..., Any]) -> list[Any]:
+    jobs: Jobs = request.app.state.jobs
+    models = [jobs.library.model(name, task) for name in dict.fromkeys(body.models)]
+    return [await jobs.run_model(request, partial(function, jobs.library, model, body.text)) for model in models]
+
+
+@model_router.post("/caption", openapi_extra=UPLOAD)
+async def caption(request: Request) -> Response:
+    """The caption of a picture (PNG, JPEG, WebP, …) by the first captioner, and its weights for each word."""
+    jobs, picture = request.app.state.jobs, await request.body()
+    model = jobs.library.models_for("caption")[0]
+    return JSON(await jobs.run_model(request, partial(outputs.caption, jobs.library, model, picture)))
+
+
+@model_router.post("/listen", openapi_extra=UPLOAD)
+async def listen(request: Request) -> Response:
+    """The label of a sound (WAV, FLAC, OGG), its letters where a model transcribes, and the weights over time."""
+    jobs, sound = request.app.state.jobs, await request.body()
+    models = jobs.library.models_for("listen")[: guard.MODELS]
+    return JSON(await jobs.run_model(request, partial(outputs.sound_classification, jobs.library, models, sound)))
+
+
+@model_router.post("/inside")
 async def inside(request: Request, body: InsideRequest) -> Response:
     """One layer and head of a Transformer of regard: every matrix of the computation, and the steps that show them."""
-    jobs = jobs_of(request)
+    jobs = request.app.state.jobs
     model = jobs.library.model(body.model, "translate", "generate")
     jobs.library.check_own(model)
 
     def compute() -> dict[str, Any]:
         return inside_view(jobs.library.loaded(model), body.text, body.layer, body.head)
 
-    return json_response(await jobs.run_model(request, compute), request)
+    return JSON(await jobs.run_model(request, compute))
 
 
-@experiment_router.post("/next", responses=ERRORS, response_model=dict[str, Any])
+@model_router.post("/next")
 async def next_token(request: Request, body: NextRequest) -> Response:
     """The likeliest next tokens after a text, at a temperature."""
-    jobs = jobs_of(request)
+    jobs = request.app.state.jobs
     model = jobs.library.model(body.model, "generate")
     function = partial(next_tokens, jobs.library, model, body.text, body.temperature)
-    return json_response({"next": await jobs.run_model(request, function)}, request)
+    return JSON({"next": await jobs.run_model(request, function)})
 
 
-@experiment_router.post("/what-if", responses=ERRORS, response_model=dict[str, Any])
+@model_router.post("/what-if")
 async def experiment(request: Request, body: WhatIfRequest) -> Response:
     """A text read as it is and with heads silenced or tokens hidden: predictions, changed heads, the new trace."""
-    jobs = jobs_of(request)
+    jobs = request.app.state.jobs
     model = jobs.library.model(body.model, "translate", "read", "generate", "classify")
-    function = partial(what_if, jobs.library, model, body.text, body.silence, body.hide, owner=session_of(request))
-    return json_response(await jobs.run_model(request, function), request)
+    owner = request.state.session
+    function = partial(what_if, jobs.library, model, body.text, body.silence, body.hide, owner=owner)
+    return JSON(await jobs.run_model(request, function))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import html
 import ipaddress
+import math
+import mimetypes
 import secrets
 import socket
 import tempfile
@@ -21,22 +24,27 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.responses import FileResponse
+from starlette.staticfiles import StaticFiles
 
 from .. import __version__
 from ..messages import problem_sentence
-from . import guard
-from .guard import LOOPBACK, ClientDisconnected, Guard, RequestError
+from .guard import ANY_ADDRESS, CONNECTIONS, LOOPBACK, ClientDisconnected, Guard, RequestError, TimedProtocol
 from .jobs import Jobs
-from .model_routes import experiment_router, model_router
-from .responses import MEDIA_TYPES, SCRIPT, compress, files, json_response
-from .trace_routes import call_router, contribution_router, trace_router
+from .model_routes import model_router
+from .responses import JSON, SCRIPT, STATIC
+from .trace_routes import call_router, trace_router
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from .library import Library
 
-NO_CACHE = {"Cache-Control": "no-cache"}
+
+mimetypes.add_type("text/javascript", ".js")  # Windows may have another, which browsers do not run
 
 
 def create_app(
@@ -62,16 +70,29 @@ def create_app(
         docs_url=None,  # both pages load scripts from other hosts
         redoc_url=None,
         lifespan=lifespan,
-        separate_input_output_schemas=False,
     )
     app.state.jobs = Jobs(library)
-    for router in (trace_router, call_router, contribution_router, model_router, experiment_router):
+    for router in (trace_router, call_router, model_router):
         app.include_router(router, prefix="/api")
     add_error_handlers(app)
-    app.add_api_route("/", _index, methods=["GET"], include_in_schema=False)
-    app.add_api_route("/static/{name:path}", _static_file, methods=["GET"], include_in_schema=False)
+    app.mount("/static", PageFiles(directory=STATIC))
+    app.add_api_route("/", lambda: FileResponse(STATIC / "index.html"), methods=["GET"], include_in_schema=False)
+    # Numbers are sent as they are: they shrink little, and the page shows them the sooner.
+    plain = ("application/octet-stream",)
+    app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=6, exclude_content_types=plain)
     app.add_middleware(Guard, hosts=hosts, token=token, port=port)
     return app
+
+
+class PageFiles(StaticFiles):
+    """The page's files. The browser asks each time whether one has changed."""
+
+    def file_response(self, *given: Any, **more: Any) -> Response:
+        response = super().file_response(*given, **more)
+        response.headers["Cache-Control"] = "no-cache"
+        if str(given[0]).endswith(Path(SCRIPT).name):
+            response.headers["SourceMap"] = f"{Path(SCRIPT).name}.map"
+        return response
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -83,23 +104,9 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _server_error)
 
 
-async def _index(request: Request) -> Response:
-    return await _static_file("index.html", request)
-
-
-async def _static_file(name: str, request: Request) -> Response:
-    path = files().get(name)
-    if path is None:
-        raise RequestError(404, f"the page has no file {name[:80]!r}")
-    data, headers = compress(path.read_bytes(), request, level=6)
-    if name == SCRIPT:
-        headers["SourceMap"] = f"{path.name}.map"
-    return Response(data, 200, headers | NO_CACHE, MEDIA_TYPES[path.suffix])
-
-
 async def _request_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    return json_response({"error": str(error)}, request, error.status)
+    return JSON({"error": str(error)}, error.status)
 
 
 async def _disconnected(request: Request, error: Exception) -> Response:
@@ -108,28 +115,27 @@ async def _disconnected(request: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    path = request.url.path[:80]
+    if error.status_code == 400:  # FastAPI's, for a body that `json` fails on in another way than by its syntax
+        return JSON({"error": f"the body is not JSON: {_unreadable(error.__cause__)}"}, 422)
+    reason = f"{request.method} {path}: {error.detail}"
     if error.status_code == 404:
-        reason = f"there is no route {request.url.path[:80]!r}; GET {request.app.openapi_url} lists the routes"
-    elif error.status_code == 400:  # FastAPI's, for a body that `json` fails on in another way than by its syntax
-        return json_response({"error": f"the body is not JSON: {_unreadable(error.__cause__)}"}, request, 422)
-    else:
-        reason = f"{request.method} {request.url.path[:80]}: {error.detail}"
-    response = json_response({"error": reason}, request, error.status_code)
-    for name, value in (error.headers or {}).items():
-        response.headers[name] = value
+        reason = f"there is no route {path!r}; GET {request.app.openapi_url} lists the routes"
+    response = JSON({"error": reason}, error.status_code)
+    response.headers.update(error.headers or {})
     return response
 
 
 async def _server_error(request: Request, error: Exception) -> Response:
     """An unexpected exception. Its traceback is in the server's log, not in the response."""
     reason = f"internal server error: {type(error).__name__}; the traceback is in the server's log"
-    return json_response({"error": reason}, request, 500)
+    return JSON({"error": reason}, 500)
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     problems = [_problem(problem, request) for problem in error.errors()[:5]]
-    return json_response({"error": "; ".join(problems)}, request, 422)
+    return JSON({"error": "; ".join(problems)}, 422)
 
 
 def _problem(problem: dict[str, Any], request: Request) -> str:
@@ -154,19 +160,77 @@ def _unreadable(error: BaseException | None) -> str:
     return "it is nested too deeply" if isinstance(error, RecursionError) else "it cannot be read"
 
 
+class Drain:
+    """Around an application: the requests that run when the server is told to stop have `seconds` to end.
+
+    What has no answer by then gets a 503. `observe` is called with path, status and seconds of every answer, just
+    before it is sent.
+    """
+
+    def __init__(self, app: ASGIApp, seconds: float, observe: Callable[[str, int, float], None] | None) -> None:
+        self.app, self.seconds, self.observe = app, seconds, observe
+        self.limits: set[asyncio.Timeout] = set()
+
+    def begin(self) -> None:
+        for limit in self.limits:
+            limit.reschedule(asyncio.get_running_loop().time() + self.seconds)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, responded, limit = time.perf_counter(), False, asyncio.timeout(None)
+
+        async def observed_send(message: Message) -> None:
+            nonlocal responded
+            if message["type"] == "http.response.start":
+                responded = True
+                if self.observe is not None:
+                    self.observe(scope["path"], message["status"], time.perf_counter() - began)
+            await send(message)
+
+        self.limits.add(limit)
+        try:
+            async with limit:
+                await self.app(scope, receive, observed_send)
+        except TimeoutError:
+            if not limit.expired() or responded:
+                raise
+            reason = "the server is shutting down, and could not end this request; send it again"
+            await JSON({"error": reason}, 503)(scope, receive, observed_send)
+        finally:
+            self.limits.discard(limit)
+
+
+class DrainingServer(uvicorn.Server):
+    """Says when it answers, and that it stops."""
+
+    ready: Callable[[], None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and self.ready is not None:
+            threading.Thread(target=self.ready, daemon=True).start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        assert isinstance(self.config.app, Drain)
+        self.config.app.begin()
+        await super().shutdown(sockets)
+
+
 AnyServer = TypeVar("AnyServer", bound="AppServer")
 REDIRECT = (
     '<!doctype html><meta charset="utf-8"><title>regard</title><meta http-equiv="refresh" content="0; url={url}">'
     '<a href="{url}">Open the viewer</a>\n'
 )
-SHUTDOWN = 2
-"""Seconds that open requests get when the server stops."""
 
 
 class AppServer:
     """Serves an application: binds its socket at once, so that its address is known; answers once `run` is called.
 
-    `make_app` gets the names that a Host header may have, the token and the port. With `token` True a new one is made.
+    `make_app` gets the names that a Host header may have, the token and the port, once the port is known to be free.
+    With `token` True a new one is made. `names` are further names of the server; `drain` are the seconds that open
+    requests get when it stops.
     """
 
     def __init__(
@@ -176,26 +240,31 @@ class AppServer:
         port: int = 0,
         *,
         token: bool | str = True,
+        names: Iterable[str] = (),
+        drain: float = 2.0,
     ) -> None:
         if not token and not loopback(host):
             raise ValueError(f"without a token everybody who can reach {host} could use it; leave out --no-token")
         self.token = token if isinstance(token, str) else secrets.token_urlsafe(24) if token else None
-        any_address = host in ("0.0.0.0", "::")
-        hosts = frozenset() if any_address else LOOPBACK | {host.lower(), f"[{host.lower()}]"}
+        self.drain = drain
         self._socket = _listen(host, port)
-        self.app = make_app(hosts, self.token, self._socket.getsockname()[1])
-        name = socket.gethostname() if any_address else host
-        name = f"[{name}]" if ":" in name else name  # IPv6
-        self.address = f"http://{name}:{self._socket.getsockname()[1]}"
+        port = self._socket.getsockname()[1]
+        listening = f"[{host}]" if ":" in host else host  # IPv6
+        name = socket.gethostname() if listening in ANY_ADDRESS else listening
+        self.address = f"http://{name}:{port}"
+        hosts = LOOPBACK | {each.lower() for each in (listening, name, *names)}
+        self.app = make_app(hosts, self.token, port)
         config = uvicorn.Config(
-            self.app,
+            Drain(self.app, drain, getattr(self.app.state, "observe", None)),
             log_level="warning",
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=SHUTDOWN,
-            **guard.options(),
+            timeout_graceful_shutdown=math.ceil(drain) + 1,  # the answers of `Drain` included
+            http=TimedProtocol,
+            limit_concurrency=CONNECTIONS,
+            timeout_keep_alive=5,
         )
-        self._server = uvicorn.Server(config)
+        self._server = DrainingServer(config)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -204,17 +273,9 @@ class AppServer:
 
     def run(self, ready: Callable[[], None] | None = None) -> None:
         """Serve until interrupted; `ready` is called once requests are accepted."""
-        if ready is not None:
-            threading.Thread(target=self._call_when_started, args=(ready,), daemon=True).start()
+        self._server.ready = ready
         with contextlib.suppress(KeyboardInterrupt):
             self._server.run(sockets=[self._socket])
-
-    def _call_when_started(self, ready: Callable[[], None]) -> None:
-        while not self._server.started:
-            if self._server.should_exit:
-                return
-            time.sleep(0.02)
-        ready()
 
     def stop(self) -> None:
         self._server.should_exit = True
@@ -224,11 +285,11 @@ class Server(AppServer):
     """The viewer's."""
 
     def __init__(
-        self, library: Library, host: str = "127.0.0.1", port: int = 0, view: str = "", *, token: bool = True
+        self, library: Library, host: str = "127.0.0.1", port: int = 0, view: str = "", **options: Any
     ) -> None:
         self.view = view  # the view that the page opens; "": the page chooses
         self._opening: tempfile.TemporaryDirectory[str] | None = None
-        super().__init__(partial(create_app, library), host, port, token=token)
+        super().__init__(partial(create_app, library), host, port, **options)
 
     @property
     def url(self) -> str:
@@ -277,7 +338,7 @@ def running(server: AnyServer) -> Iterator[AnyServer]:
         yield server
     finally:
         server.stop()
-        thread.join(SHUTDOWN + 5)
+        thread.join(server.drain + 5)
 
 
 def loopback(host: str) -> bool:

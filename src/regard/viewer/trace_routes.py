@@ -1,13 +1,15 @@
-"""Routes of whole traces: the list, making one, its calls and tokens, thumbnails, statistics and head patterns."""
+"""Routes of traces and of their calls: what they hold, and what is computed of their weights."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import torch
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import Path as PathParameter
 from pydantic import BaseModel, Field
 
 from .. import __version__
@@ -15,39 +17,203 @@ from . import guard
 from .contributions import ContributionRun, Target, contribution_run, pooled_contributions, silence, trace_answers
 from .guard import RequestError
 from .inside import MOST_KEYS, neuron_view
-from .responses import (
-    ARRAY,
-    BYTES,
-    ERRORS,
-    HEADERS,
-    CallId,
-    EncodedArray,
-    Entry,
-    Head,
-    Heads,
-    Numbers,
-    Pooling,
-    Span,
-    TraceId,
-    call_of,
-    call_shape,
-    check_cells,
-    check_entry,
-    check_head,
-    heads_of,
-    jobs_of,
-    json_response,
-    session_of,
-    span_of,
-    view_names,
-)
+from .responses import ARRAY, ERRORS, JSON, TILE, Array, view_names
 from .tiles import Tile
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
     from .jobs import Jobs
     from .traces import TraceView
 
-trace_router = APIRouter()
+T = TypeVar("T")
+MOST_WEIGHTS = 1 << 30
+"""Weights that one request may compute."""
+CHUNK = 1 << 22
+"""Weights of one job of such a request."""
+MOST_ANSWERS = 1 << 24
+
+# --- Parameters ------------------------------------------------------------------------------------------------------
+
+TraceId = Annotated[str, PathParameter(pattern="^[0-9a-f]{1,40}$", description="A trace's id, from /api/traces")]
+CallId = Annotated[int, PathParameter(ge=0, le=100_000, description="Index of the call in the trace")]
+Entry = Annotated[int, Query(ge=0, le=1 << 20, description="Index in the batch")]
+Head = Annotated[int, Query(ge=0, le=1 << 16)]
+Heads = Annotated[
+    str | None, Query(pattern="^[0-9]{1,5}(,[0-9]{1,5}){0,511}$", description="Heads, such as 0,3,5; default: all")
+]
+Span = Annotated[str | None, Query(pattern="^[0-9]{0,8}:[0-9]{0,8}$", description="A slice, such as 0:64")]
+Pooling = Annotated[Literal["max", "mean"], Query(description="How the weights of a cell are pooled")]
+Numbers = Annotated[Literal["float32", "float16", "uint8"], Query(alias="type")]
+Edge = Annotated[int, Query(ge=0, le=guard.PLACES)]
+Side = Annotated[int, Query(ge=1, le=guard.SIDE)]
+Position = Annotated[int, Query(ge=0, le=guard.PLACES, description="The query whose answer is explained")]
+Answer = Annotated[int, Query(ge=0, lt=MOST_ANSWERS, description="The answer: a token, label or position, by number")]
+Minus = Annotated[int | None, Query(ge=0, lt=MOST_ANSWERS, description="Another, whose score is subtracted")]
+CallHeads = Annotated[
+    str,
+    Query(pattern=r"^[0-9]{1,5}\.[0-9]{1,5}(,[0-9]{1,5}\.[0-9]{1,5}){0,63}$", description="call.head, such as 4.0,4.1"),
+]
+Word = Annotated[str | None, Query(min_length=1, max_length=80)]
+
+
+def check_below(number: int, count: int, noun: str, whole: str) -> None:
+    """A 404 where there is no such one."""
+    if number >= count:
+        raise RequestError(404, f"there is no {noun} {number}; the {whole} has {count}, counted from 0")
+
+
+def check_cells(*sizes: int) -> None:
+    """A 413 for more numbers than a response holds."""
+    cells = math.prod(sizes)
+    if cells > guard.CELLS:
+        shape = " × ".join(f"{size:,}" for size in sizes)
+        raise RequestError(
+            413, f"{shape} are {cells:,} numbers; one response holds at most {guard.CELLS:,}: request fewer"
+        )
+
+
+def span_of(text: str | None, count: int, name: str) -> range:
+    """The range of a slice "a:b"; either side may be empty."""
+    start, stop = (text or ":").split(":")
+    span = range(int(start or 0), min(int(stop or count), count))
+    if not span:
+        raise RequestError(422, f"{name} {text} is an empty range; there are {count}, counted from 0")
+    return span
+
+
+@dataclass
+class TracePlace:
+    """A trace, and the request for it."""
+
+    request: Request
+    view: TraceView
+
+    @property
+    def jobs(self) -> Jobs:
+        jobs: Jobs = self.request.app.state.jobs
+        return jobs
+
+    async def run(self, function: Callable[[], T]) -> T:
+        return await self.jobs.run(self.request, function)
+
+    def call(self, number: int, entry: int = 0) -> CallPlace:
+        calls = self.view.seen.calls
+        check_below(number, len(calls), "call", "trace")
+        shape = calls[number].shape
+        check_below(entry, shape[-4] if len(shape) > 3 else 1, "entry", "batch")
+        heads = shape[-3] if len(shape) > 2 else 1
+        return CallPlace(self.request, self.view, number, entry, heads, *shape[-2:])
+
+    async def explained(self, target: Target) -> ContributionRun:
+        """The run that explains an answer, from the cache where it is there."""
+        key = self.view.id, "run", target
+
+        def run() -> ContributionRun:
+            cached: ContributionRun | None = self.jobs.cache.get(key)  # another request may have computed it meanwhile
+            if cached is not None:
+                return cached
+            return contribution_run(self.view, trace_answers(self.jobs.library, self.view, target.position), target)
+
+        cached: ContributionRun | None = self.jobs.cache.get(key)
+        result = cached or await self.jobs.run_model(self.request, run)
+        self.jobs.store(key, result, result.nbytes)
+        return result
+
+
+@dataclass
+class CallPlace(TracePlace):
+    """A call of a trace and an entry of its batch, and the request for it."""
+
+    number: int
+    entry: int
+    heads: int
+    queries: int
+    keys: int
+
+    def check_head(self, head: int) -> None:
+        check_below(head, self.heads, "head", "call")
+
+    def chosen(self, heads: str | None, rows: str | None, cols: str | None) -> tuple[list[int], range, range]:
+        """The heads, rows and columns that are asked for; all where none are named."""
+        which = list(range(self.heads)) if heads is None else [int(x) for x in heads.split(",")]
+        for head in which:
+            self.check_head(head)
+        return which, span_of(rows, self.queries, "rows"), span_of(cols, self.keys, "cols")
+
+    def tile(self, asked: Tile) -> Tile:
+        """A tile within the matrix; a 422 where it is empty or has more cells than weights."""
+        tile = replace(asked, bottom=min(asked.bottom, self.queries), right=min(asked.right, self.keys))
+        if not tile.rows or not tile.cols:
+            place = f"rows {tile.top}:{tile.bottom}, columns {tile.left}:{tile.right} of {self.queries} × {self.keys}"
+            raise RequestError(422, f"{place} are an empty rectangle")
+        if tile.height > len(tile.rows) or tile.width > len(tile.cols):
+            size, cells = f"{len(tile.rows)} × {len(tile.cols)}", f"{tile.height} × {tile.width}"
+            raise RequestError(422, f"{size} weights cannot be pooled to {cells} cells; ask for fewer cells")
+        return tile
+
+    def check_work(self, heads: list[int], rows: range) -> None:
+        """A 413 for more weights than somebody would wait for."""
+        if len(heads) * len(rows) * self.keys > MOST_WEIGHTS:
+            size = f"{len(heads)} × {len(rows):,} × {self.keys:,} weights"
+            raise RequestError(
+                413, f"{size} take too long; at most {MOST_WEIGHTS:,} per request: ask for fewer rows or heads"
+            )
+
+    async def weights(
+        self, heads: list[int], rows: range, cols: range, compute: Callable[[Tensor], T]
+    ) -> list[list[T]]:
+        """For each head, `compute` of its weights, some rows at a time; between two jobs a request can be cancelled."""
+        step = max(1, CHUNK // self.keys)
+        parts = [
+            (at, head, range(first, min(first + step, rows.stop)))
+            for at, head in enumerate(heads)
+            for first in range(rows.start, rows.stop, step)
+        ]
+        results: list[list[T]] = [[] for _ in heads]
+        at_once = max(1, step // len(rows))
+
+        def some(parts: list[tuple[int, int, range]]) -> None:
+            for at, head, part in parts:
+                x = self.jobs.pyramid(self.view, self.number, self.entry, head).matrix.weights(part, cols)
+                results[at].append(compute(x))
+
+        for first in range(0, len(parts), at_once):
+            await self.run(partial(some, parts[first : first + at_once]))
+        return results
+
+
+async def trace_place(request: Request, trace: TraceId) -> TracePlace:
+    return TracePlace(request, request.app.state.jobs.library.trace(trace))
+
+
+async def call_place(request: Request, trace: TraceId, call: CallId, entry: Entry = 0) -> CallPlace:
+    return (await trace_place(request, trace)).call(call, entry)
+
+
+async def explained_call_place(request: Request, trace: TraceId, call: CallId) -> CallPlace:
+    return (await trace_place(request, trace)).call(call)
+
+
+async def asked_tile(top: Edge, left: Edge, bottom: Edge, right: Edge, height: Side, width: Side) -> Tile:
+    return Tile(top, left, bottom, right, height, width)
+
+
+async def asked_target(position: Position, answer: Answer, minus: Minus = None) -> Target:
+    return Target(position, answer, minus)
+
+
+Trace = Annotated[TracePlace, Depends(trace_place)]
+Call = Annotated[CallPlace, Depends(call_place)]
+ExplainedCall = Annotated[CallPlace, Depends(explained_call_place)]
+AskedTile = Annotated[Tile, Depends(asked_tile)]
+AskedTarget = Annotated[Target, Depends(asked_target)]
+
+# --- Traces ----------------------------------------------------------------------------------------------------------
+
+trace_router = APIRouter(responses=ERRORS)
 
 
 class ReadRequest(BaseModel):
@@ -60,120 +226,65 @@ class ReadRequest(BaseModel):
     generate: int = Field(default=0, ge=0, le=guard.GENERATED)
 
 
-class TraceCreated(BaseModel):
-    id: str
-
-
-class TraceSummary(BaseModel):
-    id: str
-    title: str
-    model: str
-    tokens: int
-    calls: int
-    faithful: bool | None
-
-
-class ModelSummary(BaseModel):
-    name: str
-    task: Literal["translate", "read", "generate", "classify", "caption", "listen"]
-    title: str
-    layers: int = 0
-    """Layers that the Inside view can show."""
-    examples: list[str] = Field(default_factory=list)
-    """Sentences of the words that it knows; none where any will do."""
-    attends: bool = True
-    """Whether it has attention to show."""
-
-
-class ServerInfo(BaseModel):
-    version: str
-    models: list[ModelSummary]
-    traces: list[TraceSummary]
-    coming: int
-    """Traces that are still being made."""
-    views: list[str]
-    opening: dict[str, Any] = Field(default_factory=dict)
-    """What the page shows where a link names no view: a part of its state."""
-    limits: dict[str, int]
-
-
-class HeadStatistics(BaseModel):
-    """For each call: statistics of its heads over `rows` of its queries."""
-
-    calls: list[dict[str, Any]]
-
-
-class HeadPatterns(BaseModel):
-    heads: list[dict[str, Any]]
-    thresholds: dict[str, float]
-    why: str
-
-
-class TokenInfo(BaseModel):
-    token: str | None
-
-
-@trace_router.get("/token", responses=ERRORS)
-async def token(request: Request) -> TokenInfo:
+@trace_router.get("/token")
+async def token(request: Request) -> Response:
     """The token of this server, for a link that opens in another browser; null where it asks for none."""
-    return TokenInfo(token=request.state.token)
+    return JSON({"token": request.state.token})
 
 
-@trace_router.get("/about", responses=ERRORS)
-async def about(request: Request) -> ServerInfo:
-    """The version, models, traces, views and limits of this server."""
-    jobs = jobs_of(request)
-    models = [
-        ModelSummary(
-            name=x.name,
-            task=x.task,  # type: ignore[arg-type]
-            title=x.title,
-            layers=x.layers,
-            examples=list(x.examples),
-            attends=x.attends,
-        )
-        for x in jobs.library.models.values()
-    ]
-    return ServerInfo(
-        version=__version__,
-        models=models,
-        coming=len(jobs.library.pending),
-        traces=await traces(request),
-        views=view_names(),
-        opening=jobs.library.opening,
-        limits=guard.public(),
-    )
+@trace_router.get("/about")
+async def about(request: Request) -> Response:
+    """The version, models, traces, views and limits of this server.
+
+    `coming` are traces that are still being made; `opening` is the part of the page's state that it shows where a link
+    names no view. Of a model, `layers` are those that the Inside view can show, `examples` sentences of the words that
+    it knows (none where any will do); `attends` is false where there is no attention to show.
+    """
+    library = request.app.state.jobs.library
+    content = {
+        "version": __version__,
+        "models": [model.summary for model in library.models.values()],
+        "coming": len(library.pending),
+        "traces": await _summaries(request),
+        "views": view_names(),
+        "opening": library.opening,
+        "limits": guard.public(),
+    }
+    return JSON(content)
 
 
-@trace_router.get("/traces", responses=ERRORS)
-async def traces(request: Request) -> list[TraceSummary]:
-    jobs = jobs_of(request)
-    views = jobs.library.listed(session_of(request))
-    return [TraceSummary(**x) for x in await jobs.run(request, lambda: [view.summary for view in views])]
+@trace_router.get("/traces")
+async def traces(request: Request) -> Response:
+    """The traces that this browser lists."""
+    return JSON(await _summaries(request))
 
 
-@trace_router.post("/traces", responses=ERRORS, status_code=201)
-async def read(request: Request, body: ReadRequest) -> TraceCreated:
-    """Run a model over a text and watch it. Models run one at a time."""
-    jobs = jobs_of(request)
+async def _summaries(request: Request) -> list[dict[str, Any]]:
+    jobs: Jobs = request.app.state.jobs
+    views = jobs.library.listed(request.state.session)
+    return await jobs.run(request, lambda: [view.summary for view in views])
+
+
+@trace_router.post("/traces", status_code=201)
+async def read(request: Request, body: ReadRequest) -> Response:
+    """Run a model over a text and watch it; the answer is the id of the trace. Models run one at a time."""
+    jobs: Jobs = request.app.state.jobs
     jobs.library.model(body.model)
-    function = partial(jobs.library.read, body.model, body.text, body.second, body.generate, owner=session_of(request))
-    return TraceCreated(id=(await jobs.run_model(request, function)).id)
+    owner = request.state.session
+    function = partial(jobs.library.read, body.model, body.text, body.second, body.generate, owner=owner)
+    return JSON({"id": (await jobs.run_model(request, function)).id}, 201)
 
 
-@trace_router.get("/traces/{trace}", responses=ERRORS, response_model=dict[str, Any])
-async def trace(request: Request, trace: TraceId, entry: Entry = 0) -> Response:
+@trace_router.get("/traces/{trace}")
+async def trace(place: Trace, entry: Entry = 0) -> Response:
     """The calls of a trace, in order, and the tokens along their sides."""
-    jobs = jobs_of(request)
-    view = jobs.library.trace(trace)
-    check_entry(entry, view.batch)
-    return json_response(await jobs.run(request, partial(view.describe, entry)), request)
+    check_below(entry, place.view.batch, "entry", "batch")
+    return JSON(await place.run(partial(place.view.describe, entry)))
 
 
 @trace_router.get("/traces/{trace}/thumbs", responses=ARRAY, response_class=Response)
 async def thumbs(
-    request: Request,
-    trace: TraceId,
+    place: Trace,
     entry: Entry = 0,
     size: Annotated[int, Query(ge=1, le=128, description="Cells along one side")] = 32,
     pool: Pooling = "max",
@@ -183,172 +294,85 @@ async def thumbs(
 
     For long texts each row of cells shows a single query, and X-Note says so.
     """
-    jobs = jobs_of(request)
-    view = jobs.library.trace(trace)
-    key = view.id, "thumbs", entry, size, pool, call
-    array = jobs.arrays.get(key)
+    key = place.view.id, "thumbs", entry, size, pool, call
+    array: Array | None = place.jobs.cache.get(key)
     if array is None:
-        parts, sampled = [], False
-        for number in range(len(view.seen)) if call is None else [call]:
-            call_shape(view, number, entry)
-            part, part_sampled = await jobs.run(request, partial(view.thumbnails, number, entry, size, pool))
-            parts.append(part)
-            sampled |= part_sampled
-        array = EncodedArray.of(torch.cat(parts), "uint8", note="a row of cells shows one query" if sampled else "")
-        jobs.store(jobs.arrays, key, array, len(array.data))
-    return array.response(request)
+        calls = [place.call(at, entry).number for at in (range(len(place.view.seen)) if call is None else [call])]
+        parts = [await place.run(partial(place.view.thumbnails, at, entry, size, pool)) for at in calls]
+        note = "a row of cells shows one query" if any(sampled for _, sampled in parts) else ""
+        array = Array(torch.cat([cells for cells, _ in parts]), "uint8", note=note)
+        place.jobs.store(key, array, len(array.body))
+    return array
 
 
-@trace_router.get("/traces/{trace}/stats", responses=ERRORS)
-async def stats(request: Request, trace: TraceId, entry: Entry = 0) -> HeadStatistics:
-    """For every head: entropy, confidence (mean largest weight), sink (mean weight on the first key), prompt."""
-    jobs = jobs_of(request)
-    view = jobs.library.trace(trace)
-    calls = []
-    for call in range(len(view.seen)):
-        call_shape(view, call, entry)
-        calls.append(await jobs.run(request, partial(view.statistics, call, entry)))
-    return HeadStatistics(calls=calls)
+@trace_router.get("/traces/{trace}/stats")
+async def stats(place: Trace, entry: Entry = 0) -> Response:
+    """For every head: entropy, confidence (mean largest weight), sink (mean weight on the first key), prompt.
+
+    They are over `rows` of the call's `of` queries.
+    """
+    calls = [place.call(at, entry).number for at in range(len(place.view.seen))]
+    return JSON({"calls": [await place.run(partial(place.view.statistics, at, entry)) for at in calls]})
 
 
-@trace_router.get("/traces/{trace}/patterns", responses=ERRORS)
-async def patterns(request: Request, trace: TraceId, entry: Entry = 0) -> HeadPatterns:
+@trace_router.get("/traces/{trace}/patterns")
+async def patterns(place: Trace, entry: Entry = 0) -> Response:
     """The pattern scores, labels and p-values of each head, or why there are none."""
-    jobs = jobs_of(request)
-    view = jobs.library.trace(trace)
-    check_entry(entry, view.batch)
-    return HeadPatterns(**await jobs.run(request, partial(view.patterns, entry)))
+    check_below(entry, place.view.batch, "entry", "batch")
+    return JSON(await place.run(partial(place.view.patterns, entry)))
 
 
-call_router = APIRouter(prefix="/traces/{trace}/calls/{call}")
-TILE = {
-    **ARRAY,
-    202: {
-        "description": "A part is not computed yet (X-Computed: the fraction that is); request it again for the rest",
-        "content": BYTES,
-        "headers": HEADERS,
-    },
-}
-Edge = Annotated[int, Query(ge=0, le=guard.PLACES)]
-Side = Annotated[int, Query(ge=1, le=guard.SIDE)]
-MOST_WEIGHTS = 1 << 30
-"""Weights that one request may compute."""
-CHUNK = 1 << 22
-"""Weights of one job of such a request."""
+# --- Calls -----------------------------------------------------------------------------------------------------------
+
+call_router = APIRouter(prefix="/traces/{trace}/calls/{call}", responses=ERRORS)
 
 
 @call_router.get("/weights", responses=ARRAY, response_class=Response)
 async def weights(
-    request: Request,
-    trace: TraceId,
-    call: CallId,
-    heads: Heads = None,
-    entry: Entry = 0,
-    rows: Span = None,
-    cols: Span = None,
-    type: Numbers = "float32",
+    place: Call, heads: Heads = None, rows: Span = None, cols: Span = None, type: Numbers = "float32"
 ) -> Response:
     """The weights, [heads, rows, cols]."""
-    jobs, view, (count, queries, keys) = call_of(request, trace, call, entry)
-    which = heads_of(heads, count)
-    i, j = span_of(rows, queries, "rows"), span_of(cols, keys, "cols")
+    which, i, j = place.chosen(heads, rows, cols)
     check_cells(len(which), len(i), len(j))
-    await jobs.compute_row_states(request, view, call, entry, which, i)
-
-    def compute() -> EncodedArray:
-        parts = [jobs.pyramid(view, call, entry, head).matrix.weights(i, j) for head in which]
-        return EncodedArray.of(torch.stack(parts), type)
-
-    return (await jobs.run(request, compute)).response(request)
+    parts = await place.weights(which, i, j, lambda x: x)
+    return await place.run(lambda: Array(torch.stack([torch.cat(part) for part in parts]), type))
 
 
-@call_router.get("/top", responses=ERRORS, response_model=dict[str, Any])
+@call_router.get("/top")
 async def top(
-    request: Request,
-    trace: TraceId,
-    call: CallId,
+    place: Call,
     heads: Heads = None,
-    entry: Entry = 0,
     rows: Span = None,
     k: Annotated[int, Query(ge=1, le=4096, description="How many per row")] = 8,
 ) -> Response:
     """The k largest weights of each row and the keys they belong to: values and indices, [heads, rows, k]."""
-    jobs, view, (count, queries, keys) = call_of(request, trace, call, entry)
-    which, i, k = heads_of(heads, count), span_of(rows, queries, "rows"), min(k, keys)
+    which, i, j = place.chosen(heads, rows, None)
+    k = min(k, place.keys)
     check_cells(len(which), len(i), k)
-    if len(which) * len(i) * keys > MOST_WEIGHTS:
-        size = f"{len(which)} × {len(i):,} × {keys:,} weights"
-        raise RequestError(
-            413, f"{size} take too long; at most {MOST_WEIGHTS:,} per request: ask for fewer rows or heads"
-        )
-    await jobs.compute_row_states(request, view, call, entry, which, i)
-    values: list[list[Any]] = [[] for _ in which]
-    indices: list[list[Any]] = [[] for _ in which]
-    for at, rows_now in product(range(len(which)), _chunks(i, keys)):  # short jobs: the request can be cancelled
+    place.check_work(which, i)
 
-        def compute(at: int = at, rows_now: range = rows_now) -> None:
-            best = jobs.pyramid(view, call, entry, which[at]).matrix.weights(rows_now, range(keys)).topk(k)
-            values[at] += [[float(f"{w:.6g}") for w in row] for row in best.values.tolist()]
-            indices[at] += best.indices.tolist()
+    def largest(x: Tensor) -> tuple[list[Any], list[Any]]:
+        best = x.topk(k)
+        return [[float(f"{w:.6g}") for w in row] for row in best.values.tolist()], best.indices.tolist()
 
-        await jobs.run(request, compute)
-    return json_response({"values": values, "indices": indices}, request)
-
-
-def _chunks(rows: range, keys: int) -> list[range]:
-    step = max(1, CHUNK // keys)
-    return [range(at, min(at + step, rows.stop)) for at in range(rows.start, rows.stop, step)]
+    parts = await place.weights(which, i, j, largest)
+    values = [[row for some, _ in part for row in some] for part in parts]
+    indices = [[row for _, some in part for row in some] for part in parts]
+    return JSON({"values": values, "indices": indices})
 
 
 @call_router.get("/received", responses=ARRAY, response_class=Response)
-async def received(request: Request, trace: TraceId, call: CallId, head: Head = 0, entry: Entry = 0) -> Response:
+async def received(place: Call, head: Head = 0) -> Response:
     """How much attention each key receives from all queries, [keys]."""
-    jobs, view, (count, queries, keys) = call_of(request, trace, call, entry)
-    check_head(head, count)
-    if queries * keys > MOST_WEIGHTS:
-        raise RequestError(
-            413, f"{queries:,} × {keys:,} weights take too long to add up; tiles with pool=mean show their means"
-        )
-    total = torch.zeros(keys)
-    for rows in _chunks(range(queries), keys):
-
-        def add(rows: range = rows) -> None:
-            total.add_(jobs.pyramid(view, call, entry, head).matrix.weights(rows, range(keys)).sum(0))
-
-        await jobs.run(request, add)
-    return EncodedArray.of(total).response(request)
-
-
-def check_tile(tile: Tile, queries: int, keys: int) -> Tile:
-    """The same tile; a 422 where it is empty or has more cells than weights."""
-    top, left, bottom, right = tile.top, tile.left, tile.bottom, tile.right
-    if top >= bottom or left >= right:
-        raise RequestError(
-            422, f"rows {top}:{bottom}, columns {left}:{right} of {queries} × {keys} are an empty rectangle"
-        )
-    if tile.height > bottom - top or tile.width > right - left:
-        weights = f"{bottom - top} × {right - left} weights"
-        raise RequestError(
-            422, f"{weights} cannot be pooled to {tile.height} × {tile.width} cells; ask for fewer cells"
-        )
-    return tile
+    place.check_head(head)
+    place.check_work([head], range(place.queries))
+    (parts,) = await place.weights([head], range(place.queries), range(place.keys), lambda x: x.sum(0))
+    return Array(torch.stack(parts).sum(0))
 
 
 @call_router.get("/tile", responses=TILE, response_class=Response)
 async def tile(
-    request: Request,
-    trace: TraceId,
-    call: CallId,
-    top: Edge,
-    left: Edge,
-    bottom: Edge,
-    right: Edge,
-    height: Side,
-    width: Side,
-    head: Head = 0,
-    entry: Entry = 0,
-    pool: Pooling = "max",
-    type: Numbers = "float32",
+    place: Call, asked: AskedTile, head: Head = 0, pool: Pooling = "max", type: Numbers = "float32"
 ) -> Response:
     """A rectangle of one head, pooled to [height, width] cells.
 
@@ -356,50 +380,31 @@ async def tile(
     of R covers rows r·T//R up to (r+1)·T//R of T. Where a tile has more weights than can be computed at once, the edges
     of its cells are moved to multiples of a power of two, which X-Note names.
     """
-    jobs, view, (count, queries, keys) = call_of(request, trace, call, entry)
-    check_head(head, count)
-    rectangle = check_tile(Tile(top, left, min(bottom, queries), min(right, keys), height, width), queries, keys)
-    return (await jobs.tile(request, view, call, entry, head, rectangle, pool, type)).response(request)
+    place.check_head(head)
+    head_place = place.view, place.number, place.entry, head
+    return await place.jobs.tile(place.request, *head_place, place.tile(asked), pool, type)
 
 
-@call_router.get("/neuron", responses=ERRORS, response_model=dict[str, Any])
+@call_router.get("/neuron")
 async def neuron(
-    request: Request,
-    trace: TraceId,
-    call: CallId,
-    query: Annotated[int, Query(ge=0, le=guard.PLACES)],
-    head: Head = 0,
-    entry: Entry = 0,
-    cols: Span = None,
+    place: Call, query: Annotated[int, Query(ge=0, le=guard.PLACES)], head: Head = 0, cols: Span = None
 ) -> Response:
     """One query and its keys: q, k, the terms of the energy, their sum, and the weight."""
-    jobs, view, (count, queries, keys) = call_of(request, trace, call, entry)
-    check_head(head, count)
-    if query >= queries:
-        raise RequestError(404, f"there is no query {query}; the call has {queries}, counted from 0")
-    j = span_of(cols if cols is not None else f"0:{min(keys, MOST_KEYS)}", keys, "cols")
+    place.check_head(head)
+    check_below(query, place.queries, "query", "call")
+    j = span_of(cols or f"0:{min(place.keys, MOST_KEYS)}", place.keys, "cols")
     if len(j) > MOST_KEYS:
         raise RequestError(413, f"{len(j):,} keys; at most {MOST_KEYS} per request: select them with cols=a:b")
-    content = await jobs.run(request, lambda: neuron_view(view.weights(call, entry)[head], query, j))
-    return json_response(content, request)
+    weights = partial(place.view.weights, place.number, place.entry)
+    return JSON(await place.run(lambda: neuron_view(weights()[head], query, j)))
 
 
-contribution_router = APIRouter(prefix="/traces/{trace}")
-MOST_ANSWERS = 1 << 24
-Position = Annotated[int, Query(ge=0, le=guard.PLACES, description="The query whose answer is explained")]
-Answer = Annotated[int, Query(ge=0, lt=MOST_ANSWERS, description="The answer: a token, label or position, by number")]
-Minus = Annotated[int | None, Query(ge=0, lt=MOST_ANSWERS, description="Another, whose score is subtracted")]
-CallHeads = Annotated[
-    str,
-    Query(pattern=r"^[0-9]{1,5}\.[0-9]{1,5}(,[0-9]{1,5}\.[0-9]{1,5}){0,63}$", description="call.head, such as 4.0,4.1"),
-]
-Word = Annotated[str | None, Query(min_length=1, max_length=80)]
+# --- Contributions ---------------------------------------------------------------------------------------------------
 
 
-@contribution_router.get("/answers", responses=ERRORS, response_model=dict[str, Any])
+@trace_router.get("/traces/{trace}/answers")
 async def answers(
-    request: Request,
-    trace: TraceId,
+    place: Trace,
     position: Annotated[int | None, Query(ge=0, le=guard.PLACES, description="Default: the last")] = None,
     answer: Annotated[int | None, Query(ge=0, lt=MOST_ANSWERS, description="Default: the likeliest")] = None,
     minus: Minus = None,
@@ -411,109 +416,57 @@ async def answers(
     `answer` and `minus` are numbers of answers, `word` and `minus_word` words for them. `calls` has for each call the
     totals Σ_i g_i · o_i of its heads, the largest contribution (`peak`), and the error of Σ_j C_ij = g_i · o_i.
     """
-    jobs = jobs_of(request)
-    view = jobs.library.trace(trace)
 
     def run() -> ContributionRun:
-        inputs = trace_answers(jobs.library, view, -1 if position is None else position)
+        inputs = trace_answers(place.jobs.library, place.view, -1 if position is None else position)
         chosen = inputs.find(word) if word is not None else answer
         other = inputs.find(minus_word) if minus_word is not None else minus
         if chosen is None and other is not None:
             raise RequestError(422, "`minus` is the second of two answers; give the first with `answer` or `word`")
         target = None if chosen is None else Target(inputs.position, chosen, other)
-        cached = None if target is None else jobs.runs.get((view.id, target))
-        return cached or contribution_run(view, inputs, target)
+        cached: ContributionRun | None = place.jobs.cache.get((place.view.id, "run", target))
+        return cached or contribution_run(place.view, inputs, target)
 
     if position is not None and answer is not None and word is None and minus_word is None:
-        result = await _run_of(request, jobs, view, Target(position, answer, minus))
+        result = await place.explained(Target(position, answer, minus))
     else:  # what is explained is known only after the model was asked
-        result = await jobs.run_model(request, run)
-        jobs.store(jobs.runs, (view.id, result.target), result, result.nbytes)
-    return json_response(await jobs.run(request, result.describe), request)
+        result = await place.jobs.run_model(place.request, run)
+        place.jobs.store((place.view.id, "run", result.target), result, result.nbytes)
+    return JSON(await place.run(result.describe))
 
 
-async def _run_of(request: Request, jobs: Jobs, view: TraceView, target: Target) -> ContributionRun:
-    """The run of a target, from the cache where it is there."""
-
-    def run() -> ContributionRun:
-        cached = jobs.runs.get((view.id, target))  # another request may have computed it meanwhile
-        return cached or contribution_run(view, trace_answers(jobs.library, view, target.position), target)
-
-    result = jobs.runs.get((view.id, target))
-    if result is None:
-        result = await jobs.run_model(request, run)
-        jobs.store(jobs.runs, (view.id, target), result, result.nbytes)
-    return result
-
-
-@contribution_router.get("/calls/{call}/contributions", responses=ARRAY, response_class=Response)
+@call_router.get("/contributions", responses=ARRAY, response_class=Response)
 async def contributions(
-    request: Request,
-    trace: TraceId,
-    call: CallId,
-    position: Position,
-    answer: Answer,
-    minus: Minus = None,
-    heads: Heads = None,
-    rows: Span = None,
-    cols: Span = None,
+    place: ExplainedCall, target: AskedTarget, heads: Heads = None, rows: Span = None, cols: Span = None
 ) -> Response:
     """C_ij = w_ij (g_i · v_j), signed float32, [heads, rows, cols]."""
-    jobs, view, (count, queries, keys) = call_of(request, trace, call, 0)
-    which = heads_of(heads, count)
-    i, j = span_of(rows, queries, "rows"), span_of(cols, keys, "cols")
+    which, i, j = place.chosen(heads, rows, cols)
     check_cells(len(which), len(i), len(j))
-    run = await _run_of(request, jobs, view, Target(position, answer, minus))
-
-    def compute() -> EncodedArray:
-        c, rectangle = run.of(call).contributions, (slice(i.start, i.stop), slice(j.start, j.stop))
-        return EncodedArray.of(torch.stack([c[head].tile(*rectangle) for head in which]))
-
-    return (await jobs.run(request, compute)).response(request)
+    c = (await place.explained(target)).of(place.number).contributions
+    rectangle = slice(i.start, i.stop), slice(j.start, j.stop)
+    return await place.run(lambda: Array(torch.stack([c[head].tile(*rectangle) for head in which])))
 
 
-@contribution_router.get("/calls/{call}/contributions/tile", responses=ARRAY, response_class=Response)
+@call_router.get("/contributions/tile", responses=ARRAY, response_class=Response)
 async def contribution_tile(
-    request: Request,
-    trace: TraceId,
-    call: CallId,
-    position: Position,
-    answer: Answer,
-    top: Edge,
-    left: Edge,
-    bottom: Edge,
-    right: Edge,
-    height: Side,
-    width: Side,
-    minus: Minus = None,
-    head: Head = 0,
-    pool: Pooling = "max",
+    place: ExplainedCall, target: AskedTarget, asked: AskedTile, head: Head = 0, pool: Pooling = "max"
 ) -> Response:
     """A rectangle of one head, pooled to [height, width] cells: the contribution of largest size, or the mean."""
-    jobs, view, (count, queries, keys) = call_of(request, trace, call, 0)
-    check_head(head, count)
-    rectangle = check_tile(Tile(top, left, min(bottom, queries), min(right, keys), height, width), queries, keys)
-    run = await _run_of(request, jobs, view, Target(position, answer, minus))
-
-    def compute() -> EncodedArray:
-        return EncodedArray.of(pooled_contributions(run.of(call).contributions[head], rectangle, pool))
-
-    return (await jobs.run(request, compute)).response(request)
+    place.check_head(head)
+    rectangle = place.tile(asked)
+    c = (await place.explained(target)).of(place.number).contributions
+    return await place.run(lambda: Array(pooled_contributions(c[head], rectangle, pool)))
 
 
-@contribution_router.get("/silenced", responses=ERRORS, response_model=dict[str, Any])
-async def silenced(
-    request: Request, trace: TraceId, position: Position, answer: Answer, heads: CallHeads, minus: Minus = None
-) -> Response:
+@trace_router.get("/traces/{trace}/silenced")
+async def silenced(place: Trace, target: AskedTarget, heads: CallHeads) -> Response:
     """The score of the answer with one head at a time set to zero: `values` of the first so many of `heads`.
 
     As many as take about half a second; ask again for the rest.
     """
-    jobs = jobs_of(request)
-    view = jobs.library.trace(trace)
     pairs = [(int(call), int(head)) for call, head in (pair.split(".") for pair in heads.split(","))]
     for call, head in pairs:
-        check_head(head, call_shape(view, call, 0)[0])
-    run = await _run_of(request, jobs, view, Target(position, answer, minus))
-    values = await jobs.run_model(request, lambda: silence(jobs.library, run, view, pairs))
-    return json_response({"value": run.value, "values": values}, request)
+        place.call(call).check_head(head)
+    run = await place.explained(target)
+    function = partial(silence, place.jobs.library, run, place.view, pairs)
+    return JSON({"value": run.value, "values": await place.jobs.run_model(place.request, function)})

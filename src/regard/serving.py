@@ -1,0 +1,372 @@
+"""`regard serve`: a translator or a text classifier over HTTP, computing the texts of many requests together.
+
+A model computes 32 sentences in little more time than one. So the texts that arrive within a few milliseconds, or while
+a batch is computed, become a batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel, Field
+from starlette.middleware.gzip import GZipMiddleware
+
+from . import __version__
+from .decoding import classification, load_model_and_tokenizers, translation
+from .decoding.beam import before_each_step
+from .decoding.classification import classify
+from .decoding.translation import read, translate
+from .messages import count_of
+from .seeing.align import translation_word_weights
+from .viewer.guard import LOOPBACK, Guard, RequestError
+from .viewer.jobs import unless_disconnected
+from .viewer.responses import ERRORS, JSON
+from .viewer.server import add_error_handlers
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from torch import Tensor
+
+    from .decoding.load_model_and_tokenizers import PrecisionName
+
+BODY = 1 << 20
+"""Bytes of a request."""
+TEXTS = 256
+"""Texts of a request."""
+CHARACTERS = 5_000
+"""Of a text."""
+BEAMS = 16
+ALIGNED = 1 << 14
+"""Source tokens of a request for alignments: each token has at most 256 weights, of about 8 bytes."""
+SECONDS = 60.0
+"""A request that is not answered after so long gets a 503."""
+LONG = 64
+"""Source tokens above which a text is long: its search may take most of the 256 steps that a search has."""
+SPEED = 500
+"""Source tokens × beams that a slow machine searches in a second: what a text counts for in the order of texts."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the texts of a batch have in common. `beams` and `best` are of translations."""
+
+    beams: int = 1
+    best: int = 1
+    weights: bool = False
+
+
+class ServedModel:
+    """A translator or a text classifier: a run, a model's folder, or one that ships."""
+
+    def __init__(
+        self, name: str, device: str = "cpu", engine: str = "torch", precision: PrecisionName = "float32"
+    ) -> None:
+        self.name = name
+        tasks = {"translate": translation, "classify": classification}
+        self.loaded = load_model_and_tokenizers.load(name, device, engine, wanted=tuple(tasks), precision=precision)
+        self.task: str = self.loaded.model.task
+        if self.loaded.tokenizers.source.kind != "text":
+            raise ValueError(f"{name} reads {self.loaded.tokenizers.source.kind}; `regard serve` serves models of text")
+        self.batch_tokens: int = tasks[self.task].batch_tokens(self.loaded.model)
+        self.attends = engine == "torch"  # other engines keep no weights
+        self.threads = 1 if device.startswith("cuda") else 2  # a GPU's searches are recorded by one thread
+
+    def lengths(self, texts: list[str]) -> list[int]:
+        """The source tokens of each text; a 422 for one that cannot be read."""
+        sources, reasons = read(self.loaded.tokenizers.source, texts)
+        for number, source in enumerate(sources):
+            if source is None:
+                why = reasons.get(number, "holds no token of this model")
+                raise RequestError(422, f"texts.{number}: the text {why}")
+        return [len(source) for source in sources if source is not None]
+
+    def __call__(self, texts: list[str], settings: Settings) -> list[dict[str, Any]]:
+        """An answer for each text."""
+        model, tokenizers = self.loaded.model, self.loaded.tokenizers
+        if self.task == "classify":
+            labelled = classify(model, tokenizers, texts, weights=settings.weights)
+            return [_labelled(each, tokenizers, settings) for each in labelled]
+        how: Any = {**self.loaded.search, "beams": settings.beams, "best": settings.best}
+        how["weights"] = settings.weights and "first"  # those of other hypotheses are not asked for, and take gigabytes
+        return [_translated(each, settings) for each in translate(model, tokenizers, texts, **how)]
+
+
+def _translated(result: translation.Translation, settings: Settings) -> dict[str, Any]:
+    several = zip(result.texts, result.hypotheses, strict=True)
+    hypotheses = [{"text": text, "score": round(hypothesis.score, 5)} for text, hypothesis in several]
+    answer: dict[str, Any] = {**hypotheses[0], "source": result.source}
+    answer |= {"hypotheses": hypotheses} if settings.best > 1 else {}
+    alignment = None
+    if result.weights is not None and len(result.source_tokens) > 1:
+        weights, target, source = translation_word_weights(result)
+        alignment = {"source": source, "target": target, "weights": _rounded(weights)}
+    return answer | ({"alignment": alignment} if settings.weights else {})
+
+
+def _labelled(result: classification.Classification, tokenizers: Any, settings: Settings) -> dict[str, Any]:
+    probabilities = {label: round(share, 5) for label, share in result.probabilities.items()}
+    answer = {"label": result.label, "probabilities": probabilities, "source": result.source}
+    alignment = None
+    if result.weights is not None:
+        pieces = tokenizers.source.pieces([int(number) for number in result.numbers])
+        alignment = {"source": pieces, "weights": _rounded(result.weights)}
+    return answer | ({"alignment": alignment} if settings.weights else {})
+
+
+def _rounded(weights: Tensor) -> list[Any]:
+    rounded: list[Any] = weights.double().mul(10**5).round().div(10**5).tolist()
+    return rounded
+
+
+class Stopped(Exception):
+    """Nobody waits for a text of the batch that is computed."""
+
+
+@dataclass(eq=False)
+class WaitingText:
+    text: str
+    tokens: int
+    settings: Settings
+    due: float
+    """When it would be computed if its request were alone."""
+    answer: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Batches:
+    """Computes texts in batches of at most `size`, and of as many tokens, padding counted, as suit the model.
+
+    Texts are computed in the order in which they are due: a small request passes a large one, whose later texts are due
+    later, and nothing is passed for ever. A thread of its own computes the long texts: others never wait for them.
+    """
+
+    def __init__(self, model: ServedModel, *, size: int, wait: float, room: int, metrics: Metrics) -> None:
+        self.model, self.size, self.wait, self.room, self.metrics = model, size, wait, room, metrics
+        self.queues: list[list[WaitingText]] = [[] for _ in range(model.threads)]
+        self.changed = [asyncio.Event() for _ in self.queues]
+
+    @property
+    def waiting(self) -> int:
+        return sum(not text.answer.done() for queue in self.queues for text in queue)
+
+    def submit(self, texts: list[str], lengths: list[int], settings: Settings) -> list[asyncio.Future[Any]]:
+        """The answer to each text, in the future; a RequestError where the queue has no room for all of them."""
+        if len(texts) > self.room:
+            given = f"{count_of(len(texts), 'text')}, and the queue of this server has room for {self.room}"
+            raise RequestError(422, f"texts: {given}; send fewer")
+        if self.waiting + len(texts) > self.room:
+            held = f"its queue has {count_of(self.waiting, 'text')}, and room for {self.room}"
+            raise RequestError(503, f"the server is busy: {held}; try again later")
+        due = time.monotonic()
+        submitted: dict[int, WaitingText] = {}
+        for n in sorted(range(len(texts)), key=lengths.__getitem__):  # those of like length need little padding
+            due += lengths[n] * settings.beams / SPEED
+            submitted[n] = WaitingText(texts[n], lengths[n], settings, due)
+            thread = -1 if lengths[n] > LONG else 0
+            self.queues[thread].append(submitted[n])
+            self.changed[thread].set()
+        return [submitted[n].answer for n in range(len(texts))]
+
+    async def run(self, thread: int) -> None:
+        """Compute what comes, until cancelled."""
+        while True:
+            await self.changed[thread].wait()
+            if len(self.queues[thread]) < self.size:
+                await asyncio.sleep(self.wait)  # others may come
+            if batch := self._next_batch(thread):
+                await self._compute(batch)
+            else:
+                self.changed[thread].clear()
+
+    def _next_batch(self, thread: int) -> list[WaitingText]:
+        """The text that is due first, and those after it that have its settings and fit; a client may have gone."""
+        waiting = sorted((x for x in self.queues[thread] if not x.answer.done()), key=lambda x: x.due)
+        batch, room = waiting[:1], self.model.batch_tokens
+        for text in waiting[1:]:
+            tokens = max(x.tokens for x in (*batch, text)) * (len(batch) + 1)
+            fits = tokens * max(1, text.settings.beams / 5) <= room and len(batch) < self.size
+            if fits and text.settings == batch[0].settings:
+                batch.append(text)
+        self.queues[thread] = [text for text in waiting if text not in batch]
+        return batch
+
+    async def _compute(self, batch: list[WaitingText]) -> None:
+        began = time.perf_counter()
+        answers = await asyncio.to_thread(self._answers, batch)
+        self.metrics.add("regard_texts_total", value=len(batch))
+        self.metrics.observe("regard_batch_size", len(batch), SIZES)
+        self.metrics.observe("regard_batch_seconds", time.perf_counter() - began)
+        for text, answer in zip(batch, answers, strict=True):
+            if not text.answer.done():
+                set_it = text.answer.set_exception if isinstance(answer, Exception) else text.answer.set_result
+                set_it(answer)
+
+    def _answers(self, batch: list[WaitingText]) -> Sequence[Any]:
+        """An answer or an exception for each text. If a batch fails, each of its texts is computed alone."""
+
+        def stop_if_left() -> None:
+            if all(text.answer.done() for text in batch):
+                raise Stopped
+
+        try:
+            with before_each_step(stop_if_left):
+                return self.model([text.text for text in batch], batch[0].settings)
+        except Stopped as stopped:
+            return [stopped] * len(batch)
+        except BaseException as error:  # a panic of an extension in Rust is no Exception, and would end the event loop
+            if len(batch) > 1:
+                return [answer for text in batch for answer in self._answers([text])]
+            return [error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")]
+
+
+LATENCIES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+METRICS = {
+    "regard_requests_total": "counter",
+    "regard_texts_total": "counter",
+    "regard_request_seconds": "histogram",
+    "regard_batch_size": "histogram",
+    "regard_batch_seconds": "histogram",
+}
+
+
+class Metrics:
+    """What `GET /metrics` reports, in the text format of Prometheus."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, dict[str, float]] = {name: {} for name in METRICS}
+
+    def add(self, name: str, series: str = "", value: float = 1) -> None:
+        """To a series of a metric, which `series` tells from others: a suffix or labels."""
+        self.values[name][series] = self.values[name].get(series, 0) + value
+
+    def observe(self, name: str, value: float, bounds: Sequence[float] = LATENCIES) -> None:
+        """How many values are at most each bound, their sum, and their count."""
+        for bound in bounds:
+            self.add(name, f'_bucket{{le="{bound}"}}', value <= bound)
+        self.add(name, '_bucket{le="+Inf"}')
+        self.add(name, "_sum", value)
+        self.add(name, "_count")
+
+    def observe_request(self, path: str, status: int, seconds: float, *, task: str) -> None:
+        route = path if path in (task, "/health", "/metrics", "/openapi.json") else "other"
+        self.add("regard_requests_total", f'{{route="{route}",status="{status}"}}')
+        if path == task:
+            self.observe("regard_request_seconds", seconds)
+
+    def text(self, waiting: int) -> str:
+        lines = [f"# TYPE regard_queue_length gauge\nregard_queue_length {waiting}\n"]
+        for name, kind in METRICS.items():
+            lines += [f"# TYPE {name} {kind}\n", *(f"{name}{x} {n:.10g}\n" for x, n in self.values[name].items())]
+        return "".join(lines)
+
+
+Text = Annotated[str, Field(min_length=1, max_length=CHARACTERS, pattern=r"\S")]
+
+
+class TextsRequest(BaseModel):
+    """Texts, which are computed together with those of other requests."""
+
+    model_config = {"extra": "forbid"}
+    texts: list[Text] = Field(min_length=1, max_length=TEXTS)
+    alignment: bool = Field(default=False, description="whether the attention weights are returned")
+
+
+class TranslationRequest(TextsRequest):
+    beams: int = Field(0, ge=0, le=BEAMS, description="0: as many as the model's recipe says, or `best` if more")
+    best: int = Field(1, ge=1, le=BEAMS, description="how many translations of each text, at most `beams`")
+
+
+def create_serve_app(
+    model: ServedModel,
+    hosts: frozenset[str] = LOOPBACK,
+    token: str | None = None,
+    port: int = 0,
+    *,
+    batch: int = 64,
+    wait: float = 0.005,
+    queue: int = 1024,
+) -> FastAPI:
+    """The application: batches of at most `batch` texts, whose first waits `wait` seconds; `queue` texts may wait."""
+    metrics = Metrics()
+    batches = Batches(model, size=batch, wait=wait, room=queue, metrics=metrics)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(batches.run(thread)) for thread in range(model.threads)]
+        yield
+        for task in tasks:
+            task.cancel()
+
+    async def respond(request: Request, name: str, texts: list[str], settings: Settings) -> Response:
+        if settings.weights and not model.attends:
+            refusal = "the engine of this server keeps no attention weights; use --engine torch"
+            raise RequestError(422, f"alignment: {refusal}")
+        lengths = await asyncio.to_thread(model.lengths, texts)
+        if settings.weights and sum(lengths) > ALIGNED:
+            refusal = f"these texts have {sum(lengths):,} tokens, and alignments are given of {ALIGNED:,} at a time"
+            raise RequestError(422, f"alignment: {refusal}; send fewer texts, or leave out alignment")
+        answers = batches.submit(texts, lengths, settings)
+        try:
+            async with asyncio.timeout(SECONDS):
+                computed = await unless_disconnected(request, asyncio.gather(*answers))
+        except TimeoutError:
+            done = sum(answer.done() and not answer.cancelled() for answer in answers)
+            reason = f"{done} of {count_of(len(texts), 'text')} computed within {SECONDS:.0f} seconds"
+            advice = "the server is busy, or the request too large: try again later, or send fewer or shorter texts"
+            raise RequestError(503, f"{reason}; {advice}") from None
+        finally:
+            for answer in answers:
+                answer.cancel()
+        return await asyncio.to_thread(JSON, {name: computed})  # a million weights take about a second
+
+    async def translations(request: Request, body: TranslationRequest) -> Response:
+        """Translations of texts, with the attention weights between their words if `alignment` is true."""
+        if 0 < body.beams < body.best:
+            reason = f"best: {body.best} is more than beams, which is {body.beams}; give more beams, or leave them out"
+            raise RequestError(422, reason)
+        beams = body.beams or max(model.loaded.search.get("beams", 5), body.best)
+        return await respond(request, "translations", body.texts, Settings(beams, body.best, body.alignment))
+
+    async def classifications(request: Request, body: TextsRequest) -> Response:
+        """Labels of texts, with the weight of every token if `alignment` is true."""
+        return await respond(request, "classifications", body.texts, Settings(weights=body.alignment))
+
+    async def health() -> Response:
+        """Whether texts are computed; needs no token."""
+        return JSON({"status": "ok", "model": model.name, "task": model.task})
+
+    async def report_metrics() -> Response:
+        """Counters and histograms in the text format of Prometheus."""
+        return Response(metrics.text(batches.waiting), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    app = FastAPI(
+        title=f"regard serve {model.name}",
+        version=__version__,
+        description=f"Texts for `{model.name}`, computed in batches.",
+        docs_url=None,  # both pages load scripts from other hosts
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.state.model = model
+    refusals = (403, 413, 421) if token is None else (401, 403, 413, 421)
+    post: Callable[..., Any] = translations if model.task == "translate" else classifications
+    for method, path, function, statuses in (
+        ("POST", f"/{model.task}", post, (*refusals, 422, 500, 503)),
+        ("GET", "/health", health, (403, 413, 421)),
+        ("GET", "/metrics", report_metrics, refusals),
+    ):
+        errors: dict[int | str, Any] = {status: ERRORS[status] for status in statuses}
+        app.add_api_route(path, function, methods=[method], response_model=dict[str, Any], responses=errors)
+    add_error_handlers(app)
+    app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
+    guard: dict[str, Any] = {"hosts": hosts, "token": token, "port": port, "body_limit": lambda path: BODY}
+    app.add_middleware(Guard, **guard, command="regard serve", page=False, open_paths=frozenset({"/health"}))
+    app.state.observe = partial(metrics.observe_request, task=f"/{model.task}")
+    return app
