@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("pydantic")
-
 from regard.training.distributed import ending, exit_status
 from tests.support.paths import ROOT
 from tests.support.process_groups import tiny_transformer

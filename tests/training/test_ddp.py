@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-pytest.importorskip("pydantic")
-
 from regard.data import EncodedCorpus, Pair, TokenizerPair
 from regard.models import EncoderDecoder
 from regard.training import fit, recipe_files

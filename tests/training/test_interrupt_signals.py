@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-import pytest
 import torch
 from torch import nn
-
-pytest.importorskip("pydantic")
 
 from regard.training import Run
 from regard.training.distributed import SIGNALS, Processes, Signals

@@ -20,8 +20,6 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-pytest.importorskip("pydantic")
-
 from regard.training import fit
 from regard.training.own_model import LoaderBatches, ModelRecipe, ModelTask, numbered_batches
 from regard.training.run import learning_curve

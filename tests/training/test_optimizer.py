@@ -6,8 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-pytest.importorskip("pydantic")
-
 from regard.training.optimizer import adamw
 from regard.training.recipe_sections import TrainingSection
 

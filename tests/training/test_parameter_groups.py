@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-pytest.importorskip("pydantic")
-
 from regard.training import fit
 from regard.training.loop import Training
 from regard.training.optimizer import parameter_groups, rate_share

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pydantic")
-
 from regard.training.distributed import RESTARTS, batch_remark, check_processes, restarted
 from regard.training.recipe_sections import TrainingSection
 

@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-
-pytest.importorskip("pydantic")
-
 from typer.testing import CliRunner
 
 from regard.commands import app
@@ -284,7 +281,7 @@ def test_a_run_can_be_used_from_another_folder(tmp_path: Path, monkeypatch: pyte
     recipe = recipe_files.load_recipe(
         "mean-opinions", ['data.kind="files"', 'data.train=["a.tsv"]', 'data.valid=["a.tsv"]']
     )
-    here = recipe.model_copy(update={"data": recipe.data.model_copy(update={"root": "."})})
+    here = recipe.with_settings("data", root=".")
     assert Run.create(anchored(here), tmp_path / "run").recipe.data.root == str(tmp_path)
     assert anchored(recipe).data.root == recipe.data.root  # the environment names it
     assert anchored(recipe_files.load_recipe("mean-opinions")) == recipe_files.load_recipe(

@@ -7,6 +7,7 @@ import json
 import os
 import weakref
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -264,7 +265,7 @@ def test_files_are_the_same_in_another_folder_and_not_after_a_change(tmp_path: P
     before = StreamFiles.of(data)
     assert list(before.stamps) == ["train-0.tsv", "train-1.tsv", "train-2.tsv"]
     (tmp_path / "a").rename(tmp_path / "b")
-    moved = data.model_copy(update={"root": str(tmp_path / "b")})
+    moved = replace(data, root=str(tmp_path / "b"))
     assert StreamFiles.of(moved) == before
     os.utime(tmp_path / "b" / "train-1.tsv", (1, 1))
     before.record(tmp_path / "files.json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -112,7 +113,7 @@ class Corpora:
             self.train = EncodedCorpus.build([], self.tokenizers)  # a stream has no statistics that are counted
             positions = StreamPositions(self.run.data / STREAM, writes=processes.is_first)
             # The first process writes the recipe, so its commit of a dataset counts for all.
-            data = recipe.data.model_copy(update={"revision": processes.broadcast(recipe.data.revision)})
+            data = replace(recipe.data, revision=processes.broadcast(recipe.data.revision))
             stream = pair_stream(data, seed=recipe.seed)
             self.files = StreamFiles.of(data)
             made = {"files": self.files.hash, **places}

@@ -18,29 +18,36 @@ from ..data.rows import DatasetSplit, Pair, text
 from ..data.tokenizer_pair import TokenizerPair
 from ..files import sha256
 from ..messages import count_of
-from .recipe_sections import DigitsData, FilesData, GeneratedData, PhrasesData, PluginData, StreamData, TextData
+from .recipe_sections import (
+    CorpusFile,
+    DigitsData,
+    FilesData,
+    GeneratedData,
+    PhrasesData,
+    PluginData,
+    StreamData,
+    TextData,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from .recipe_sections import Data, PhotosData
 
-Source = str | list[str]
-"""A corpus in a recipe: a file, or the file of the sources and that of the targets."""
 VARIABLE = re.compile(r"\$\{(\w+)(:-([^}]*))?\}")
 """${NAME} and ${NAME:-else} in a `data.root`."""
 
 
-def file_names(source: Source) -> list[str]:
+def file_names(source: CorpusFile) -> list[str]:
     return [source] if isinstance(source, str) else source
 
 
-def expand_patterns(root: Path, sources: list[Source]) -> list[Source]:
+def expand_patterns(root: Path, sources: list[CorpusFile]) -> list[CorpusFile]:
     """The files that names with * stand for, each file once.
 
     A pattern without files stays as it is, and is then reported as a missing file.
     """
-    corpora: dict[tuple[str, ...], Source] = {}
+    corpora: dict[tuple[str, ...], CorpusFile] = {}
     for source in sources:
         names = [source]
         if isinstance(source, str) and "*" in source:

@@ -267,7 +267,7 @@ def evaluate_task(
     nll, count = task.loss_sums(model, encoded).tolist()
     answers = task.answers(model, tokenizers, pairs)
     values = task.figures(answers, pairs, nll / count, model, tokenizers)
-    search = task.recipe.search.model_dump() if task.searches else {}
+    search = task.recipe.search.to_dict() if task.searches else {}
     labels = by_label(answers, pairs, tokenizers.target.names) if task.name == "classify" else {}
     return TaskEvaluation(task.name, len(pairs), values, task.amount(encoded), search, labels), answers
 
@@ -375,7 +375,7 @@ def evaluate_loaded(
         )
     assert loaded.run is not None
     recipe = Run.open(loaded.run).recipe
-    recipe = recipe.model_copy(update={"search": recipe.search.model_copy(update=dict(settings))})
+    recipe = recipe.with_settings("search", **settings)
     return evaluate_task(recipe_task(recipe), loaded.model, loaded.tokenizers, pairs)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from signal import SIGINT
@@ -254,7 +255,7 @@ def _fit_model(
     resume = resume or (restarted() and holds_run(folder))
     if resume:
         begun = ModelRecipe.open(folder)
-        recipe = recipe.model_copy(update={"name": begun.name})  # of the folder where the run began; it may have moved
+        recipe = replace(recipe, name=begun.name)  # of the folder where the run began; it may have moved
     check_processes(recipe.training)
     require_packages(recipe.training)
     require_precision(recipe.training)

@@ -48,7 +48,15 @@ from .distributed import (
     whole_weights,
 )
 from .fine_tuning import WarmStart, in_parts, require_parts
-from .optimizer import MovingAverage, adam_settings, adamw, parameter_groups, rate, rate_share, require_groups
+from .optimizer import (
+    MovingAverage,
+    make_optimizer,
+    optimizer_settings,
+    parameter_groups,
+    rate,
+    rate_share,
+    require_groups,
+)
 from .own_model import ModelLoss
 from .run import Provenance
 
@@ -350,7 +358,7 @@ class Training:
         seed_everything(recipe.seed + processes.rank)  # … and different dropout
         groups = parameter_groups(model, settings)
         self._shares = [rate_share(part, settings) for part in groups]
-        self.optimizer = adamw(groups.values(), settings)
+        self.optimizer = make_optimizer(groups.values(), settings)
         self.loss: Any = processes.loss(model, settings.smoothing)
         if self.corpora.fixed_shapes:
             mixed = self.precision.mixed
@@ -407,7 +415,7 @@ class Training:
             self.metrics.begin(update, None if entry is None else entry.metrics)
             self.checkpoints.forget(update, self.standing.best_update)
         for group in self.optimizer.param_groups:  # a checkpoint brings its own
-            group.update(adam_settings(settings))
+            group.update(optimizer_settings(settings))
         if states is not None and rank < len(states):
             restore_random_states(states[rank])
         elif states is not None:  # there are more processes than before

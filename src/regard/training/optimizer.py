@@ -1,9 +1,11 @@
-"""What an update does with gradients: AdamW, its groups, its learning rate, and the moving average of the weights."""
+"""What an update does with gradients: the optimizer, its groups, its learning rate, and the moving average of the weights."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,27 +48,39 @@ def rate(training: TrainingSection, update: int, cuts: int = 0) -> float:
     return peak
 
 
-def adamw(groups: Iterable[list[nn.Parameter]], settings: TrainingSection) -> torch.optim.AdamW:
-    """AdamW over groups of parameters.
+def make_optimizer(groups: Iterable[list[nn.Parameter]], settings: TrainingSection) -> torch.optim.Optimizer:
+    """The optimizer that a recipe names, over groups of parameters.
 
-    Fused, it reads and writes each number once, where PyTorch's default on a CPU has a dozen passes over memory. A
+    Fused, AdamW reads and writes each number once, where PyTorch's default on a CPU has a dozen passes over memory. A
     model of one's own may have parameters without a fused kernel: complex ones, and views with gaps between their
     numbers, of which PyTorch's kernel on a CPU would update the numbers in the gaps.
     """
     groups = list(groups)
-    return torch.optim.AdamW(
-        [{"params": parameters} for parameters in groups],
-        lr=settings.rate,
-        eps=1e-9,
-        fused=all(x.is_floating_point() and _is_dense(x) for parameters in groups for x in parameters),
-        **adam_settings(settings),
-    )
+    kind = without_compiler(getattr(torch.optim, settings.optimizer))
+    options = optimizer_settings(settings)
+    if settings.optimizer == "AdamW":
+        fused = all(x.is_floating_point() and _is_dense(x) for parameters in groups for x in parameters)
+        options |= {"eps": 1e-9, "fused": fused}
+    return kind([{"params": parameters} for parameters in groups], lr=settings.rate, **options)
 
 
-def adam_settings(settings: TrainingSection) -> dict[str, Any]:
-    """What a resumed run may change. The rate is set at every update."""
-    first, second = settings.betas
-    return {"betas": (first, second), "weight_decay": settings.decay}
+def optimizer_settings(settings: TrainingSection) -> dict[str, Any]:
+    """What the optimizer takes of the recipe, beside the rate: a resumed run may change it."""
+    values = {"betas": tuple(settings.betas), "weight_decay": settings.decay}
+    known = inspect.signature(getattr(torch.optim, settings.optimizer)).parameters
+    return {name: value for name, value in values.items() if name in known}
+
+
+@cache
+def without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    """The same optimizer, whose methods are not prepared for `torch.compile`: that imports it, which takes longer than
+    importing PyTorch.
+    """
+    names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+    methods: dict[str, Any] = {name: inspect.unwrap(getattr(kind, name)) for name in names}
+    step = inspect.unwrap(kind.step)
+    methods["step"] = lambda self, closure=None: torch.no_grad()(step)(self, closure)
+    return type(kind.__name__, (kind,), methods)
 
 
 def _is_dense(x: Tensor) -> bool:

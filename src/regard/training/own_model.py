@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, ValidationError
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
@@ -31,7 +30,7 @@ from .batches import Corpora, UpdateBatches
 from .device import moved
 from .distributed import Processes, ignore_signals
 from .recipe import recipe_toml
-from .recipe_sections import Count, StrictSection, TrainingSection, recipe_error
+from .recipe_sections import Reader, RecipeError, Section, TrainingSection, key, natural
 from .run import Run
 from .tasks import Task
 
@@ -47,16 +46,25 @@ if TYPE_CHECKING:
 NUMBERED = "fit takes batches by their numbers, so that a run can resume and several processes can share them"
 
 
-class ModelRecipe(StrictSection):
+FOR_RECIPES = {
+    "init": "load weights into the model before fit",
+    "init_parts": "load weights into the model before fit",
+    "init_vocabulary": "a model of one's own has no vocabulary",
+    "tokens": "the batches of `train` are taken as they are",
+    "smoothing": "the loss is the model's own: smooth the labels there",
+    "best": "give fit a metric; without one the lowest loss is the best",
+    "activation_checkpointing": "use torch.utils.checkpoint in the model",
+}
+"""Keys of [training] that mean nothing for a model of one's own, and what does it there."""
+
+
+class ModelRecipe(Section):
     """recipe.toml of such a run, which has no [data]."""
 
-    name: str = Field(pattern=r"^[\w.-]+$")
+    name: str = key(pattern=r"^[\w.-]+$")
     about: str = "A model of one's own, trained with regard.training.fit."
-    seed: Count = 1
-    training: TrainingSection
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.model_dump()
+    seed: int = natural(1)
+    training: TrainingSection = key()
 
     @classmethod
     def of_call(
@@ -66,17 +74,15 @@ class ModelRecipe(StrictSection):
 
         Without a validation an average of checkpoints cannot be compared with the last one, and must be asked for.
         """
+        call = "the call of fit(model, …)"
+        if useless := [name for name in FOR_RECIPES if name in settings]:
+            lines = [f"{name}: is for models of a recipe; {FOR_RECIPES[name]}" for name in useless]
+            raise RecipeError(call, lines)
         defaults = {"workers": getattr(train, "num_workers", 0)} | ({} if validates else {"average": 1})
-        try:
-            training = TrainingSection.model_validate(defaults | settings)
-        except ValidationError as error:
-            raise recipe_error(error, TrainingSection, "the call of fit(model, …)", {}) from None
-        try:
-            recipe = cls(name=run_name(folder), seed=seed, training=training)
-        except ValidationError as error:
-            raise recipe_error(error, cls, "the call of fit(model, …)", {}) from None
-        if training.init or training.graphs is True:
-            raise ValueError("init and graphs are for models of a recipe; load weights into the model before fit")
+        training = Reader().read(TrainingSection, defaults | settings, call)
+        recipe = Reader().read(cls, {"name": run_name(folder), "seed": seed, "training": training}, call)
+        if training.graphs is True:
+            raise ValueError("graphs are for models of a recipe")
         if training.strategy == "fsdp":
             raise ValueError(
                 'strategy="fsdp" is for models of a recipe: a model of one\'s own stays sharded over the processes, '
@@ -92,12 +98,9 @@ class ModelRecipe(StrictSection):
         """The settings of an existing run."""
         file = Run.recipe_file(folder)
         try:
-            return cls.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
-        except ValidationError as error:
-            reason: Exception = recipe_error(error, cls, "it", {})
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            reason = error
-        line = " ".join(str(reason).split())[:300]
+            return Reader().read(cls, tomllib.loads(file.read_text(encoding="utf-8")), "it")
+        except (RecipeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            line = " ".join(str(error).split())[:300]
         raise ValueError(f"{file} has not the settings of a run that fit(model, …) began: {line}")
 
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -207,7 +207,7 @@ class CorpusPreparation:
             return TokenizerPair.load(recipe.tokenizer.load)
         # The vocabulary is learned from text without tags, which are no words.
         tagged = getattr(recipe.data, "tags", [])
-        data = recipe.data.model_copy(update={"tags": []}) if tagged else recipe.data
+        data = replace(recipe.data, tags=[]) if tagged else recipe.data
         corpus = read(data, "train", recipe.source.kind)
         train: Iterable[Pair] = corpus
         if isinstance(data, StreamData):
@@ -240,7 +240,7 @@ class CorpusPreparation:
         """Of text files: from the cache, or learned and kept there."""
         recipe, split = self.recipe, self._split("train")
         split = replace(split, parts=tuple(replace(part, tag="") for part in split.parts))
-        settings = recipe.tokenizer.model_dump()
+        settings = recipe.tokenizer.to_dict()
         key = cache_key(content=split.content, tokenizer=settings, task=recipe.base_task, tags=tags)
         with tempfile.TemporaryDirectory(prefix="vocabulary-", suffix=".unfinished", dir=self.run.folder) as folder:
             entry = Path(folder) / "entry"
@@ -272,7 +272,7 @@ class CorpusPreparation:
 
     def _learn(self, pairs: Iterable[Pair]) -> TokenizerPair:
         recipe, how = self.recipe, self.recipe.tokenizer
-        source: Any = None if recipe.source.kind == "text" else make_reader(**recipe.source.model_dump())
+        source: Any = None if recipe.source.kind == "text" else make_reader(**recipe.source.to_dict())
         if isinstance(source, PictureReader):
             pictures = dict.fromkeys(pair.source for pair in pairs)  # several captions may name one picture
             source.learn_typical(itertools.islice(pictures, TYPICAL))
@@ -314,7 +314,7 @@ def write_settings(run: Run, folder: Path | None = None) -> None:
     there = run.data / SETTINGS
     if folder is None and (not run.data.exists() or there.exists()):
         return
-    text = json.dumps({"data": run.recipe.data.model_dump()}, indent=1) + "\n"
+    text = json.dumps({"data": run.recipe.data.to_dict()}, indent=1) + "\n"
     write_text(there if folder is None else folder / SETTINGS, text)
 
 
@@ -332,10 +332,12 @@ def changed_keys(run: Run) -> set[str]:
     if not file.is_file():
         return set()
     data, stored = run.recipe.data, read_object(file).get("data")
-    now = data.model_dump(mode="json")
+    now = data.to_dict()
     if not isinstance(stored, dict):
         return set(now)
-    defaults = {name: field.default for name, field in type(data).model_fields.items()}
+    defaults = {
+        each.name: each.default_factory() if callable(each.default_factory) else each.default for each in fields(data)
+    }
     added = {name: value for name, value in now.items() if name not in stored and value == defaults[name]}
     former = {**added, **stored}
     return {name for name in {**former, **now} if name not in former or name not in now or former[name] != now[name]}

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import json
 import re
 import tomllib
 from copy import deepcopy
@@ -23,19 +22,15 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import ValidationError
-
-from ..data.pair_reader import READER
-from ..decoding.load_model_and_tokenizers import find
 from ..files import read_object
-from ..models.pretrained import MODEL_TYPES, read
-from .recipe import Recipe, recipe_toml, settings_toml
-from .recipe_sections import COMMAND_LINE, NoSource, PictureSource, RecipeError, SoundSource, recipe_error
+from .recipe_sections import COMMAND_LINE, Reader, RecipeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-SOURCE_KEYS = {key for section in (PictureSource, SoundSource, NoSource) for key in section.model_fields}
+    from .recipe import Recipe
+
+    Settings = dict[str, Any]
 
 
 def fill_sections(values: dict[str, Any]) -> None:
@@ -44,20 +39,17 @@ def fill_sections(values: dict[str, Any]) -> None:
     init = training.get("init") if isinstance(training, dict) else None
     if not isinstance(init, str) or not init or ("encoder" in values and {"decoder", "head"} & set(values)):
         return  # a recipe in full; that of a run that goes on no longer needs the model
-    try:
-        folder, _ = find(init)
-        kind, config = read(folder)
-        if kind not in MODEL_TYPES:
-            raise ValueError(f"{folder} is no model of regard: its model_type is {kind!r:.40}")
-        model: Any = MODEL_TYPES[str(kind)].config_class.from_dict(config)
-    except ValueError as error:
-        raise ValueError(f"training.init = {init!r}: {error}") from None
+    from ..data.pair_reader import READER
+    from .fine_tuning import read_model
+
+    folder, config, model = read_model(init)
     if "encoder" not in values:
         values["encoder"] = config["encoder"]
         reader = folder / READER
         stored = read_object(reader) if reader.is_file() else {"kind": model.encoder.reads}
         # A reader also stores what it learned from the training set; that is no setting.
-        values.setdefault("source", {key: value for key, value in stored.items() if key in SOURCE_KEYS})
+        keys = {"kind", "size", "rate"}
+        values.setdefault("source", {key: value for key, value in stored.items() if key in keys})
         data = values.get("data")
         if isinstance(data, dict):
             data.setdefault("longest", config["longest"])
@@ -67,18 +59,11 @@ def fill_sections(values: dict[str, Any]) -> None:
         values.setdefault("task", model.task)
 
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    Settings = dict[str, Any]
-
 SHIPPED = Path(__file__).parents[1] / "recipes"
 LARGEST = 1 << 20  # bytes; a recipe is read whole
 LAYERS = 1000  # recipes and parts that one recipe may be based on, each counted as often as it is named
 PARTS = 64  # of a dotted key; a recipe's have three
-DEFAULT_KINDS = {
-    name: field.default.kind for name, field in Recipe.model_fields.items() if hasattr(field.default, "kind")
-}
+DEFAULT_KINDS = {"tokenizer": "bpe", "source": "text"}
 """Of the sections that need not name theirs: [tokenizer] and [source]."""
 NEED_KIND = ("data", "encoder", "decoder")
 """Sections that must name it. A part may have some settings of one, for whichever kind a recipe names."""
@@ -186,19 +171,17 @@ def load_recipe(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
 
 
 def _load(name: str | Path, layer: Layer, overrides: Iterable[str]) -> Recipe:
+    from .recipe import Recipe, with_longest
+
     values, origins = _resolve(layer, (), itertools.count(1))
     values.setdefault("name", Path(layer.label).stem if str(name).endswith(".toml") else layer.label)
     settings = _overrides(overrides)
     merge(values, settings)
     fill_sections(values)
     origins.update(dict.fromkeys(_key_paths(settings), COMMAND_LINE))
-    try:
-        # Through JSON: there pydantic's strict mode takes a mapping for a dataclass, and a list is a list.
-        return Recipe.model_validate_json(json.dumps(values, default=str))  # TOML has dates; no key of ours has
-    except ValidationError as error:
-        training = values.get("training")
-        init = isinstance(training, dict) and bool(training.get("init"))
-        raise recipe_error(error, Recipe, f"recipe {name}", origins, init=init) from None
+    training = values.get("training")
+    init = isinstance(training, dict) and bool(training.get("init"))
+    return Reader(origins, init=init).read(Recipe, with_longest(values), f"recipe {name}")
 
 
 def _resolve(layer: Layer, above: tuple[str, ...], count: Iterator[int]) -> tuple[Settings, dict[str, str]]:
@@ -344,6 +327,8 @@ def _summaries(holds: Callable[[dict[str, Any]], bool], *, corpus: bool) -> dict
 
 def part_toml(name: str) -> str:
     """An architecture as a whole recipe with defaults, for files of one's own; a corpus as the settings that it has."""
+    from .recipe import recipe_toml, settings_toml
+
     values = resolved_settings(name)
     short = f'# base = ["{name}"] stands for all of this'
     if name in corpora():

@@ -208,13 +208,11 @@ def anchored(recipe: Recipe) -> Recipe:
     """
     init = recipe.training.init
     if init and Path(init).is_dir():
-        training = recipe.training.model_copy(update={"init": str(Path(init).absolute())})
-        recipe = recipe.model_copy(update={"training": training})
+        recipe = recipe.with_settings("training", init=str(Path(init).absolute()))
     root = getattr(recipe.data, "root", "$")
     if "$" in root:
         return recipe
-    data = recipe.data.model_copy(update={"root": str(Path(root).expanduser().absolute())})
-    return recipe.model_copy(update={"data": data})
+    return recipe.with_settings("data", root=str(Path(root).expanduser().absolute()))
 
 
 def _is_empty(folder: Path) -> bool:

@@ -333,4 +333,4 @@ def pin_revision(recipe: Recipe, begun: Recipe | None = None, *, restart: bool =
 
 
 def _with_revision(recipe: Recipe, revision: str) -> Recipe:
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"revision": revision})})
+    return recipe.with_settings("data", revision=revision)
