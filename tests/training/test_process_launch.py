@@ -51,3 +51,10 @@ def test_one_process_is_no_plural(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=r"^torchrun started 1 process, .* training\.devices = 2 on each of "):
         check_processes(TrainingSection(devices=2))
+
+
+def test_several_devices_are_started_by_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match=r"torchrun --standalone --nproc-per-node 2 -m regard train"):
+        check_processes(TrainingSection(devices=2))

@@ -1,4 +1,4 @@
-"""What an update does with gradients: the optimizer, its groups, its learning rate, and the moving average of the weights."""
+"""What an update does with gradients: the optimizer, its groups and rate, and the moving average of the weights."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import torch
 
 from ..messages import count_of
 from .fine_tuning import in_parts
+from .recipe_sections import GIVEN
 from .run import weights_source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from torch import Tensor, nn
@@ -48,14 +49,22 @@ def rate(training: TrainingSection, update: int, cuts: int = 0) -> float:
     return peak
 
 
-def make_optimizer(groups: Iterable[list[nn.Parameter]], settings: TrainingSection) -> torch.optim.Optimizer:
-    """The optimizer that a recipe names, over groups of parameters.
+def make_optimizer(
+    groups: Iterable[list[nn.Parameter]],
+    settings: TrainingSection,
+    given: Callable[[Any], torch.optim.Optimizer] | None = None,
+) -> torch.optim.Optimizer:
+    """The optimizer that a recipe names, or that of the caller of `fit`, over groups of parameters.
 
     Fused, AdamW reads and writes each number once, where PyTorch's default on a CPU has a dozen passes over memory. A
     model of one's own may have parameters without a fused kernel: complex ones, and views with gaps between their
     numbers, of which PyTorch's kernel on a CPU would update the numbers in the gaps.
     """
     groups = list(groups)
+    if given is not None:
+        return given([{"params": parameters} for parameters in groups])
+    if settings.optimizer == GIVEN:
+        raise ValueError(f'training.optimizer = "{GIVEN}" stands for that of the caller: fit(…, optimizer=…)')
     kind = without_compiler(getattr(torch.optim, settings.optimizer))
     options = optimizer_settings(settings)
     if settings.optimizer == "AdamW":
@@ -66,6 +75,8 @@ def make_optimizer(groups: Iterable[list[nn.Parameter]], settings: TrainingSecti
 
 def optimizer_settings(settings: TrainingSection) -> dict[str, Any]:
     """What the optimizer takes of the recipe, beside the rate: a resumed run may change it."""
+    if settings.optimizer == GIVEN:
+        return {}
     values = {"betas": tuple(settings.betas), "weight_decay": settings.decay}
     known = inspect.signature(getattr(torch.optim, settings.optimizer)).parameters
     return {name: value for name, value in values.items() if name in known}

@@ -5,7 +5,6 @@ Batches are read by their numbers: any of them can be made again, in any process
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 import random
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from ..data.rows import Pair
     from ..data.tokenizer_pair import TokenizerPair
     from ..models.base import TaskName
+    from .loop import Given
 
 NUMBERED = "fit takes batches by their numbers, so that a run can resume and several processes can share them"
 
@@ -109,37 +109,47 @@ def run_name(folder: Path) -> str:
     return re.sub(r"[^\w.-]+", "-", folder.resolve().name) or "model"
 
 
-class ModelLoss(nn.Module):
-    """A model with the loss that the trainer expects. `model.loss(batch)` is a `Loss`, or a mean, as a scalar."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        if not callable(getattr(model, "loss", None)):
-            raise ValueError(
-                f"{type(model).__name__} has no method loss(batch); it should return the mean loss of a batch, a scalar"
+def as_loss(value: Any, name: str) -> tuple[Loss, str]:
+    """What a loss of one's own returned, and what it is a sum of; a scalar is the mean of a batch."""
+    unit = "tokens"
+    if not isinstance(value, Loss):
+        if not isinstance(value, torch.Tensor) or value.dim():
+            shape = (
+                f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
             )
-        self.model = model
-        self._smooths = "smoothing" in inspect.signature(model.loss).parameters  # type: ignore[arg-type]
+            raise ValueError(
+                f"{name} returned {shape}; it should be a scalar tensor, the mean loss of the batch, such as "
+                "losses.mean(), or a regard.models.Loss"
+            )
+        value, unit = Loss(value, value.detach(), torch.ones((), device=value.device)), "batches"
+    if torch.is_grad_enabled() and not value.total.requires_grad:
+        raise ValueError(
+            f"{name} returned a loss without a gradient, so nothing can be learned from it: compute it from "
+            "parameters that have requires_grad, and without torch.no_grad(), .detach(), .item() or .argmax()"
+        )
+    return value, unit
+
+
+class ModelLoss(nn.Module):
+    """A model with the loss that the loop expects: its own `model.loss(batch)`, or `given(model, batch)`."""
+
+    unit = "batches"
+
+    def __init__(self, model: nn.Module, given: Callable[[Any, Any], Any] | None = None) -> None:
+        super().__init__()
+        if given is None and not callable(getattr(model, "loss", None)):
+            raise ValueError(
+                f"{type(model).__name__} has no method loss(batch); it should return the mean loss of a batch, a "
+                "scalar; or give fit a loss(model, batch)"
+            )
+        self.model, self._given = model, given
 
     def loss(self, batch: Any, *, smoothing: float = 0.0) -> Loss:
-        options = {"smoothing": smoothing} if self._smooths else {}
-        loss: Loss | Tensor = self.model.loss(batch, **options)  # type: ignore[operator]
-        name = f"{type(self.model).__name__}.loss"
-        if not isinstance(loss, Loss):
-            if not isinstance(loss, torch.Tensor) or loss.dim():
-                shape = (
-                    f"a tensor of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-                )
-                raise ValueError(
-                    f"{name} returned {shape}; it should be a scalar tensor, the mean loss of the batch, such as "
-                    "losses.mean(), or a regard.models.Loss"
-                )
-            loss = Loss(loss, loss.detach(), torch.ones((), device=loss.device))
-        if torch.is_grad_enabled() and not loss.total.requires_grad:
-            raise ValueError(
-                f"{name} returned a loss without a gradient, so nothing can be learned from it: compute it from "
-                "parameters that have requires_grad, and without torch.no_grad(), .detach(), .item() or .argmax()"
-            )
+        if self._given is None:
+            value, name = self.model.loss(batch), f"{type(self.model).__name__}.loss"  # type: ignore[operator]
+        else:
+            value, name = self._given(self.model, batch), getattr(self._given, "__name__", "loss")
+        loss, self.unit = as_loss(value, name)
         return loss
 
     def save_pretrained(self, folder: str | Path, *, card: str | None = None) -> None:
@@ -174,13 +184,15 @@ class ModelTask(Task):
     """Minimises the loss of a model, which is also its score."""
 
     name: ClassVar[TaskName] = "write"
-    measure: ClassVar[str] = "loss"
+    measure = "loss"
     command: ClassVar[str] = "model.safetensors"
     tag: ClassVar[str] = "other"
 
-    def __init__(self, recipe: Any, model: nn.Module) -> None:
+    def __init__(self, recipe: Any, model: nn.Module, given: Given) -> None:
         super().__init__(recipe)
-        self._model = ModelLoss(model)
+        self._model = ModelLoss(model, given.loss)
+        if given.metric is not None:
+            self.measure_by(given.metric)
 
     def model(self, tokenizers: Any, train: Any) -> Any:
         return self._model

@@ -87,6 +87,8 @@ class Recipe(Section):
                 f'training.precision = "{self.training.precision}" does not go with training.strategy = "fsdp"; '
                 'set it to "32-true" or "bf16-mixed"'
             )
+        if self.training.optimizer != "AdamW" and self.training.strategy == "fsdp":
+            wrong.append('training.strategy = "fsdp" is for training.optimizer = "AdamW"')
         if self.training.init and self.tokenizer.load:
             wrong.append("training.init brings its own vocabulary, and tokenizer.load names another; remove one")
         if not self.training.init and (self.training.init_parts or self.training.init_vocabulary != "keep"):

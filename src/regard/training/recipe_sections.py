@@ -692,7 +692,13 @@ def rate_key(default: Any, about: str) -> Any:
     return key(default, about, over=0, check=_check_rate)
 
 
+GIVEN = "given"
+"""In place of the name of an optimizer that the caller of `fit` made."""
+
+
 def _check_optimizer(name: str) -> None:
+    if name == GIVEN:
+        return
     from torch import optim
 
     kinds = sorted(

@@ -22,7 +22,8 @@ from .recipe import recipe_toml
 from .scores import caption_bleu, caption_chrf, cider, error_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from torch import Tensor
 
@@ -54,15 +55,18 @@ class TrainingLoss(ABC):
 
     kind: ClassVar[str]  # "package.module:Class"
 
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+
     @abstractmethod
-    def __call__(self, model: Any, batch: Batch, *, smoothing: float) -> Loss:
+    def __call__(self, model: Any, batch: Batch) -> Loss:
         """Σ loss over the target tokens of a batch, with its gradient, Σ −log p of them, and their number."""
 
 
 def recipe_loss(recipe: Recipe) -> TrainingLoss | None:
     """The loss that a recipe names; None for that of the model."""
     name = recipe.training.loss
-    return load_plugin(name, "loss", TrainingLoss, "training.loss")() if name else None  # type: ignore[type-abstract]
+    return load_plugin(name, "loss", TrainingLoss, "training.loss")(recipe) if name else None  # type: ignore[type-abstract]
 
 
 def tag_token(tokenizers: TokenizerPair, tag: str) -> int:
@@ -94,6 +98,14 @@ class Task(ABC):
         self.by_loss = best == "loss"  # what is kept is what has the lowest loss
         self.measure = next((name for name in self.measures if column_name(name) == best), self.measure)
         self.column = f"valid_{column_name(self.measure)}"  # of metrics.csv
+
+    def measure_by(self, metric: Callable[[Any], float]) -> None:
+        """Name the score after a function of one's own, which the loop calls."""
+        self.measure = getattr(metric, "__name__", "metric").strip("<>").replace("_", " ")
+        self.column = f"valid_{column_name(self.measure)}"
+
+    def load_kept(self, folder: Path) -> None:  # noqa: B027
+        """Load the weights of a finished run into a model that the caller has; a recipe's is read from the folder."""
 
     @property
     @abstractmethod
