@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -70,9 +71,15 @@ def train(
     if resume is None and recipe is None:
         raise typer.BadParameter("give a recipe, or --resume with a run; `regard recipes` lists what ships")
     from ..training import recipe_files
+    from ..training.recipe_sections import RecipeError
+
+    if resume is None:
+        with suppress(RecipeError):  # all errors of a recipe are reported together, below
+            recipe_files.require_files(recipe or "", settings or [])
+    elif not resume.is_dir():
+        raise ValueError(f"{resume} is no run: there is no such folder")
     from ..training.distributed import ignore_signals
     from ..training.fitting import fit
-    from ..training.recipe_sections import RecipeError
     from ..training.run import RECIPE, Run
 
     try:
@@ -196,8 +203,11 @@ def evaluate(
         raise ValueError(f"{loaded.folder} is a model without its run, which says how it is scored; give the run")
     settings = search_settings(loaded, beams, length_penalty, coverage_penalty)
     if file is None:
-        data: str = split or "test"
-        pairs, tokenised = pairs_of_run(loaded, split or "test")
+        data: str
+        pairs, tokenised, data = pairs_of_run(loaded, split)
+        if data == "valid" and split is None:
+            typer.echo("regard: this text has no test split, so the one that chose the weights is read", err=True)
+            typer.echo("regard: data.tested = 0.05 keeps a share apart; or give a FILE", err=True)
     else:
         # By its path: other files may have its name, and the run's own splits are called test and valid.
         data = f"./{file}" if str(file) in ("test", "valid") else str(file)
@@ -259,7 +269,7 @@ def compare(
         typer.Option(metavar="FILE.png", help="Draw BLEU by sentence length, a line per run that translates."),
     ] = None,
 ) -> None:
-    """Compare evaluated runs in a table.
+    """Compare runs: their scores, the settings that differ, and the curves of their validations.
 
     `regard evaluate` writes the scores of a run to its results.json; this prints them. Those of a model that the run
     had before it was extended are named RUN/model-UPDATES.
@@ -271,7 +281,7 @@ def compare(
     """
     from ..training import results
     from ..training.evaluation import TranslationEvaluation
-    from ..training.results import comparison_tables, save_length_curves
+    from ..training.results import comparison_tables, run_tables, save_length_curves
 
     check_outputs(save_plot)
 
@@ -295,6 +305,8 @@ def compare(
             raise ValueError("these runs were evaluated on several things; choose one to plot with --data")
         save_length_curves(save_plot, {row.run: scores for row, scores in translations})
     for table in comparison_tables(rows):
+        output_console().print(table)
+    for table in run_tables(runs):
         output_console().print(table)
     if save_plot is not None:
         typer.echo(f"wrote {save_plot}")

@@ -1,6 +1,4 @@
-"""The sections that a recipe with `training.init` may leave out: they are those of the model it starts from.
-
-Loads a recipe: one that ships or a file, merged with the recipes it is based on and with `key=value` overrides.
+"""Loads a recipe: one that ships or a file, merged with the recipes it is based on and with `key=value` overrides.
 
 The recipes that ship are in recipes/*.toml, one file per task. A file has
 - [parts.NAME]: settings that several recipes share, an architecture or a corpus, perhaps with a `base` of other parts,
@@ -23,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..files import read_object
-from .recipe_sections import COMMAND_LINE, Reader, RecipeError
+from .recipe_sections import COMMAND_LINE, DEFAULT_ROOT, CorpusFile, Reader, RecipeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -302,6 +300,79 @@ def _key_paths(values: Settings, prefix: str = "") -> list[str]:
     for key, value in values.items():
         keys.extend(_key_paths(value, f"{prefix}{key}.") if isinstance(value, dict) else [prefix + key])
     return keys
+
+
+# The files of a corpus. This needs no PyTorch, so that a missing one is reported before that is imported.
+
+VARIABLE = re.compile(r"\$\{(\w+)(:-([^}]*))?\}")
+"""${NAME} and ${NAME:-else} in a `data.root`."""
+MOST_BESIDE = 10_000
+"""Names of a folder that are compared with one that is misspelt."""
+
+
+def folder(root: str) -> Path:
+    """A `data.root`, with ${NAME} and ${NAME:-else} replaced from the environment."""
+
+    def value(match: re.Match[str]) -> str:
+        setting = os.environ.get(match[1]) or match[3]
+        if setting is None:
+            raise ValueError(f"data.root is {root!r}, and the environment has no {match[1]}")
+        return setting
+
+    return Path(VARIABLE.sub(value, root)).expanduser()
+
+
+def file_names(source: CorpusFile) -> list[str]:
+    return [source] if isinstance(source, str) else source
+
+
+def expand_patterns(root: Path, sources: list[CorpusFile]) -> list[CorpusFile]:
+    """The files that names with * stand for, each file once.
+
+    A pattern without files stays as it is, and is then reported as a missing file.
+    """
+    corpora: dict[tuple[str, ...], CorpusFile] = {}
+    for source in sources:
+        names: list[CorpusFile] = [source]
+        if isinstance(source, str) and "*" in source:
+            names = [*sorted(glob.glob(source, root_dir=root))] or names
+        for name in names:
+            corpora.setdefault(tuple(os.path.realpath(root / file) for file in file_names(name)), name)
+    return list(corpora.values())
+
+
+def require_path(file: Path, split: str, root: str) -> Path:
+    if file.exists():
+        return file
+    message = f"data.{split}: there is no {file.absolute()}"
+    beside = [other.name for other in itertools.islice(file.parent.glob("*"), MOST_BESIDE)]
+    if near := difflib.get_close_matches(file.name, beside, n=1):
+        raise ValueError(f"{message}; did you mean {near[0]}?")
+    variable = VARIABLE.search(root)
+    setting = f"it (or the environment variable {variable[1]})" if variable else "it"
+    raise ValueError(
+        f"{message}; data.root is {root!r}, from where the command is run: set {setting} to the folder that holds the "
+        "corpora"
+    )
+
+
+def require_files(name: str, overrides: Iterable[str] = ()) -> None:
+    """Raise the error of a missing recipe, and of a missing file of its corpus where that is made of files."""
+    values, _ = _resolve(_find(name, Path()), (), itertools.count(1))
+    merge(values, _overrides(overrides))
+    data = values.get("data")
+    if (
+        not isinstance(data, dict)
+        or data.get("kind") not in ("files", "text")
+        or not isinstance(data.get("root", ""), str)
+    ):
+        return
+    root = str(data.get("root", DEFAULT_ROOT))
+    for split in ("train", "valid", "test", "files"):
+        sources = data.get(split, [])
+        for source in sources if isinstance(sources, list) else ():
+            for file in source if isinstance(source, list) else [source]:
+                require_path(folder(root) / str(file), split, root)
 
 
 OWN_DATA = {"kind": "files", "root": ".", "train": ["train.csv"], "valid": ["valid.csv"]}

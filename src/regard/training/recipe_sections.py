@@ -391,10 +391,11 @@ class DataSection(Section):
     on_bad: Literal["error", "skip"] = key("error", "what a bad row does: stop, or be skipped and counted")
 
 
+DEFAULT_ROOT = "${REGARD_DATA:-data}"
+
+
 def root_key() -> Any:
-    return key(
-        "${REGARD_DATA:-data}", "where the paths below start, from where the command is run; ${NAME:-else} is read"
-    )
+    return key(DEFAULT_ROOT, "where the paths below start, from where the command is run; ${NAME:-else} is read")
 
 
 def columns_key() -> Any:

@@ -16,7 +16,8 @@ from ..data.batches import Batch
 from ..data.encoding import EncodedCorpus
 from ..data.pair_reader import BadRowError
 from ..files import DamagedFileError, append_text, read_object, write_text
-from .corpora import corpus_parts, dataset_split, folder
+from .corpora import corpus_parts, dataset_split
+from .recipe_files import folder
 from .recipe_sections import StreamData
 
 if TYPE_CHECKING:
