@@ -45,7 +45,9 @@ def test_a_parameter_with_gaps_is_updated_and_the_gaps_are_not(columns: slice, f
     storage = torch.randn(5, 4, 8, generator=generator).transpose(0, 1)
     before, seen = storage.clone(), torch.zeros_like(storage, dtype=torch.bool)
     seen[..., columns] = True
-    optimizer = make_optimizer([[parameter := nn.Parameter(storage[..., columns])]], TrainingSection(rate=0.01, decay=0.0))
+    optimizer = make_optimizer(
+        [[parameter := nn.Parameter(storage[..., columns])]], TrainingSection(rate=0.01, decay=0.0)
+    )
     assert optimizer.defaults["fused"] is fused
     (parameter * torch.randn(parameter.shape, generator=generator)).sum().backward()
     optimizer.step()

@@ -402,21 +402,21 @@ def break_it(
       regard break positions --save-plot positions.png
       regard break norm encoder.layers=24
     """
-    from ..training.recipe_files import SWITCHES
+    from ..training.recipe_files import switches
     from ..training.recipe_sections import RecipeError
 
     if part is None:
-        for name, switch in SWITCHES.items():
+        for name, switch in switches().items():
             typer.echo(f"{name:<10} {switch.about} ({switch.recipe}, {' '.join(switch.off)})")
         return
-    if part not in SWITCHES:
-        raise ValueError(f"there is no part {part!r} to leave out; there are {', '.join(SWITCHES)}")
+    if part not in switches():
+        raise ValueError(f"there is no part {part!r} to leave out; there are {', '.join(switches())}")
     check_outputs(save_plot)
     from ..training.fitting import fit
     from ..training.loop import DivergedError
     from ..training.run import Run
 
-    switch, runs, diverged = SWITCHES[part], dict[str, Run](), dict[str, str]()
+    switch, runs, diverged = switches()[part], dict[str, Run](), dict[str, str]()
     try:
         recipes = {name: switch.load(broken=name == "broken", settings=settings or []) for name in ("whole", "broken")}
     except RecipeError as error:

@@ -147,7 +147,7 @@ class Training:
         states = None if resumed is None else self._load(resumed[0], extension)
         if self.update >= settings.updates:
             return
-        batches = self.corpora.loader(self.update, self.processes)
+        batches = self.corpora.loader(self.update)
         following = next(batches)
         self._begin(resumed, states, extension)
         while self.update < settings.updates and not self.stops:

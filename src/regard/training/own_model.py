@@ -188,10 +188,10 @@ class ModelTask(Task):
     command: ClassVar[str] = "model.safetensors"
     tag: ClassVar[str] = "other"
 
-    def __init__(self, recipe: Any, model: nn.Module, given: Given) -> None:
+    def __init__(self, recipe: Any, model: nn.Module, given: Given | None = None) -> None:
         super().__init__(recipe)
-        self._model = ModelLoss(model, given.loss)
-        if given.metric is not None:
+        self._model = ModelLoss(model, given and given.loss)
+        if given is not None and given.metric is not None:
             self.measure_by(given.metric)
 
     def model(self, tokenizers: Any, train: Any) -> Any:

@@ -32,7 +32,6 @@ from .corpora import Corpus, corpus_files, corpus_parts, read
 from .fine_tuning import WarmStart
 from .recipe_sections import FilesData, StreamData
 from .run import Provenance
-from .streams import FILES as STREAM_FILES
 from .streams import POSITIONS as STREAM
 
 if TYPE_CHECKING:
@@ -93,9 +92,7 @@ class CorpusPreparation:
         if not isinstance(self.recipe.data, StreamData) or changed_keys(self.run) & STREAM_KEYS:
             self.say("the stream begins again: the positions are those of another stream")
             return
-        for name in (STREAM, STREAM_FILES):
-            if (self.run.data / name).is_file():
-                shutil.copyfile(self.run.data / name, unfinished / name)
+        shutil.copyfile(self.run.data / STREAM, unfinished / STREAM)
 
     @property
     def _in_blocks(self) -> bool:
@@ -448,21 +445,11 @@ def split_name(data: Data, split: str) -> str:
 
 
 REPORT = 10.0  # seconds between lines
-STEP = 1024  # pairs between two looks at the clock
 
 
 @contextmanager
 def progress_of(activity: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A function to be called with the number of rows that were done since the last call."""
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(activity, total=total)
-            yield lambda rows: bar.advance(task, rows)
-        return
+    """A function to be called with the number of rows that were done since the last call; it says so on stderr."""
     done, last = 0, time.monotonic()
 
     def advance(rows: int) -> None:
@@ -484,9 +471,6 @@ class CountedRows:
 
     def __iter__(self) -> Iterator[Pair]:
         with progress_of(self.activity) as advance:
-            count = 0
-            for count, pair in enumerate(self.pairs, 1):
+            for pair in self.pairs:
                 yield pair
-                if count % STEP == 0:
-                    advance(STEP)
-            advance(count % STEP)
+                advance(1)

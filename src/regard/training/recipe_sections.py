@@ -37,52 +37,42 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_EPOCHS = "steps of the optimizer: epochs × batches of an epoch ÷ accumulate"
-_ROWS = "which counts tokens, not rows; fit(model, …) takes the batches of `train` as they are"
-
-OTHER_NAMES: dict[str, tuple[str, str]] = {  # name: our dotted key, and what differs
-    **dict.fromkeys(("max_steps", "train_steps", "num_steps", "total_steps", "iterations"), ("training.updates", "")),
-    **dict.fromkeys(
-        ("epochs", "max_epochs", "num_epochs", "n_epochs", "num_train_epochs"), ("training.updates", _EPOCHS)
-    ),
-    **dict.fromkeys(("batch_size", "batch_type", "per_device_train_batch_size"), ("training.tokens", _ROWS)),
-    **dict.fromkeys(
-        ("accum_count", "batch_multiplier", "accumulate_grad_batches", "gradient_accumulation_steps"),
-        ("training.accumulate", ""),
-    ),
-    **dict.fromkeys(("lr", "learning_rate", "max_lr"), ("training.rate", "")),
-    **dict.fromkeys(
-        ("scheduler", "scheduling", "lr_scheduler", "lr_scheduler_type", "decay_method"), ("training.schedule", "")
-    ),
-    **dict.fromkeys(
-        ("warmup_steps", "num_warmup_steps", "learning_rate_warmup"), ("training.warmup", "a number of updates")
-    ),
-    **dict.fromkeys(("decrease_factor", "factor"), ("training.cut", 'of schedule = "plateau"')),
-    **dict.fromkeys(("adam_betas", "adam_beta1", "adam_beta2", "beta1", "beta2"), ("training.betas", "a list of two")),
-    "weight_decay": ("training.decay", ""),
-    **dict.fromkeys(("label_smoothing", "label_smoothing_factor"), ("training.smoothing", "")),
-    **dict.fromkeys(
-        ("clip_grad_norm", "gradient_clip_val", "grad_clip", "max_grad_norm", "max_norm"), ("training.clip", "")
-    ),
-    "early_stopping": ("training.patience", "validations without a better score"),
-    **dict.fromkeys(("average_decay", "ema_decay"), ("training.ema", "the share that is kept, such as 0.9999")),
-    **dict.fromkeys(
-        ("valid_steps", "validation_freq", "eval_steps", "val_check_interval"),
-        ("training.validate_every", "in updates"),
-    ),
-    **dict.fromkeys(
-        ("report_every", "logging_freq", "logging_steps", "log_every_n_steps"), ("training.log_every", "in updates")
-    ),
-    **dict.fromkeys(("save_checkpoint_steps", "save_steps"), ("training.save_every", "in updates")),
-    **dict.fromkeys(("load_model", "train_from"), ("training.init", "")),
-    **dict.fromkeys(("num_workers", "dataloader_num_workers"), ("training.workers", "")),
-    "device": ("training.accelerator", '"cpu" or "cuda"'),
-    **dict.fromkeys(("gpus", "num_gpus", "num_devices"), ("training.devices", "on each node")),
-    **dict.fromkeys(("random_seed", "manual_seed"), ("seed", "")),
-    **dict.fromkeys(("max_length", "src_seq_length", "tgt_seq_length"), ("data.longest", "")),
-    **dict.fromkeys(("voc_limit", "vocab_size", "src_vocab_size", "tgt_vocab_size"), ("tokenizer.size", "")),
-    **dict.fromkeys(("beam_size", "num_beams"), ("search.beams", "")),
-    **dict.fromkeys(("beam_alpha", "alpha"), ("search.length_penalty", "")),
+# Names of other libraries → our dotted key, and what differs.
+_NAMES = """
+max_steps train_steps num_steps total_steps iterations → training.updates
+epochs max_epochs num_epochs n_epochs num_train_epochs → training.updates, steps of the optimizer: epochs × batches of an epoch ÷ accumulate
+batch_size batch_type per_device_train_batch_size → training.tokens, which counts tokens, not rows; fit(model, …) takes the batches of `train` as they are
+accum_count batch_multiplier accumulate_grad_batches gradient_accumulation_steps → training.accumulate
+lr learning_rate max_lr → training.rate
+scheduler scheduling lr_scheduler lr_scheduler_type decay_method → training.schedule
+warmup_steps num_warmup_steps learning_rate_warmup → training.warmup, a number of updates
+decrease_factor factor → training.cut, of schedule = "plateau"
+adam_betas adam_beta1 adam_beta2 beta1 beta2 → training.betas, a list of two
+weight_decay → training.decay
+label_smoothing label_smoothing_factor → training.smoothing
+clip_grad_norm gradient_clip_val grad_clip max_grad_norm max_norm → training.clip
+early_stopping → training.patience, validations without a better score
+early_stopping_metric metric_for_best_model → training.best
+optim optimizer_name → training.optimizer
+average_decay ema_decay → training.ema, the share that is kept, such as 0.9999
+valid_steps validation_freq eval_steps val_check_interval → training.validate_every, in updates
+report_every logging_freq logging_steps log_every_n_steps → training.log_every, in updates
+save_checkpoint_steps save_steps → training.save_every, in updates
+load_model train_from → training.init
+num_workers dataloader_num_workers → training.workers
+device → training.accelerator, "cpu" or "cuda"
+gpus num_gpus num_devices → training.devices, on each node
+random_seed manual_seed → seed
+max_length src_seq_length tgt_seq_length → data.longest
+voc_limit vocab_size src_vocab_size tgt_vocab_size → tokenizer.size
+beam_size num_beams → search.beams
+beam_alpha alpha → search.length_penalty
+"""  # noqa: E501
+OTHER_NAMES: dict[str, tuple[str, str]] = {
+    name: (key, remark)
+    for names, _, ours in (line.partition(" → ") for line in _NAMES.strip().splitlines())
+    for key, _, remark in [ours.partition(", ")]
+    for name in names.split()
 }
 
 
