@@ -24,7 +24,7 @@ from .corpora import check, check_tokenizer
 from .device import one_thread, require_precision, uses_graphs
 from .distributed import Processes, Signals, batch_remark, check_processes, is_first_process, restarted
 from .fine_tuning import WarmStart
-from .optimizer import rate, require_part_groups
+from .optimizer import rate
 from .preparation import write_settings
 from .recipe_sections import GIVEN
 from .run import Provenance, Run, RunExtension, anchored, changed_settings, flat_settings, holds_run, require_open
@@ -267,9 +267,10 @@ def _own_model(
     resume: bool,
 ) -> tuple[Any, Any, RunParts]:
     """The recipe of the call and that of the run which it continues, and what makes task and batches."""
-    from .own_model import ModelData, ModelRecipe, ModelTask
+    from .own_model import ModelData, ModelRecipe, ModelTask, takes_smoothing
 
-    recipe: Any = ModelRecipe.of_call(folder, seed, settings, train, validates=valid is not None)
+    smooths = given.loss is None and takes_smoothing(model)
+    recipe: Any = ModelRecipe.of_call(folder, seed, settings, train, validates=valid is not None, smooths=smooths)
     begun = ModelRecipe.open(folder) if resume else None
     if begun is not None:
         recipe = replace(recipe, name=begun.name)  # of the folder where the run began; it may have moved
@@ -405,7 +406,7 @@ def run_session(
         checkpoint = _last_checkpoint(run)
         update = 0 if checkpoint is None else int(checkpoint["global_step"])
         if first and changed:
-            _check_extension(run, recipe, checkpoint, update, changed)
+            _check_extension(run, recipe, update)
         elif first and not run.model.exists():
             Provenance(run.folder).begin_session(update, {})
         yield RunExtension(run, recipe, update, changed)
@@ -420,15 +421,9 @@ def _last_checkpoint(run: Run) -> dict[str, Any] | None:
     return None
 
 
-def _check_extension(
-    run: Run, recipe: Recipe, checkpoint: dict[str, Any] | None, update: int, changed: dict[str, list[Any]]
-) -> None:
-    settings = recipe.training
-    if settings.updates < update:
+def _check_extension(run: Run, recipe: Recipe, update: int) -> None:
+    if recipe.training.updates < update:
         raise ValueError(
-            f"the run is at update {update:,}, and training.updates = {settings.updates:,} is less: raise it"
+            f"the run is at update {update:,}, and training.updates = {recipe.training.updates:,} is less: raise it"
         )
-    if checkpoint is not None:
-        highest, _ = changed.get("training.rate", (settings.rate, settings.rate))
-        require_part_groups(checkpoint, settings, highest, run.folder)
     write_settings(run)  # a run of an earlier version has not written them

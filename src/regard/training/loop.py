@@ -55,7 +55,6 @@ from .optimizer import (
     parameter_groups,
     rate,
     rate_share,
-    require_groups,
 )
 from .own_model import ModelLoss, as_loss
 from .run import Provenance
@@ -420,7 +419,6 @@ class Training:
             stored = {name.removeprefix("model."): tensor for name, tensor in checkpoint["state_dict"].items()}
             prefix = "model." if isinstance(self.model, ModelLoss) else ""
             require_same_parameters(stored, self.model.state_dict(), prefix, self.run)
-            require_groups(checkpoint, len(parameter_groups(self.model, self.settings)), self.run.folder)
             self.model.load_state_dict(stored)
             self.optimizer.load_state_dict(checkpoint["optimizer_states"][0])
         if self.precision.scaler is not None and "MixedPrecision" in checkpoint:
@@ -429,7 +427,7 @@ class Training:
         if changed := extension.changed_since(update):
             # Patience begins anew. The last score is looked up at the end, and another search may have another one.
             self.standing.poor = self.standing.since_cut = self.standing.last_update = 0
-            if any(key.startswith("data.") for key in changed):
+            if any(key.startswith(("data.", "training.best")) for key in changed):
                 self.standing.forget_best()
         if self.settings.ema:
             self.average = MovingAverage(self.model, self.settings.ema, state.get("average"))
@@ -524,7 +522,8 @@ class Training:
         with replacing_folder(run.model) as unfinished:
             card = redacted(task.model_card(kept, averaged[0], Provenance(run.folder).card()))
             model.save_pretrained(unfinished, card=card)
-            corpora.tokenizers.save(unfinished)
+            if corpora.tokenizers is not None:
+                corpora.tokenizers.save(unfinished)
         self.signals.ignore()
         self.bar.say(f"{scores}. Kept {kept}, in {run.model}")
         for engine, folder in outdated_exports(run.folder, run.model).items():

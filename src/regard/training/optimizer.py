@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..messages import count_of
 from .fine_tuning import in_parts
 from .recipe_sections import GIVEN
-from .run import weights_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
     from torch import Tensor, nn
 
@@ -120,37 +117,6 @@ def parameter_groups(module: nn.Module, settings: TrainingSection) -> dict[str, 
 def rate_share(part: str, settings: TrainingSection) -> float:
     """The highest rate of a group, as a share of `training.rate`."""
     return settings.part_rates.get(part, settings.rate) / settings.rate
-
-
-def require_part_groups(checkpoint: dict[str, Any], settings: TrainingSection, rate: float, folder: Path) -> None:
-    """Refuse a checkpoint of an earlier version, which put parts with the same rate into one group.
-
-    `rate` is the `training.rate` with which the checkpoint was written.
-    """
-    if "groups" in checkpoint["regard"]:
-        return
-    count, rates = _count(checkpoint), [rate, *settings.part_rates.values()]
-    if count < len(rates) and len(set(rates)) < len(rates):
-        raise _other_groups(count, folder)
-
-
-def require_groups(checkpoint: dict[str, Any], count: int, folder: Path) -> None:
-    """Refuse a checkpoint whose optimizer has another number of groups."""
-    if checkpoint.get("optimizer_states") and _count(checkpoint) != count:  # FSDP has already loaded its own
-        raise _other_groups(_count(checkpoint), folder)
-
-
-def _count(checkpoint: dict[str, Any]) -> int:
-    return len(checkpoint["optimizer_states"][0]["param_groups"])
-
-
-def _other_groups(count: int, folder: Path) -> ValueError:
-    groups = count_of(count, "group")
-    return ValueError(
-        f"the checkpoint of {folder} cannot be resumed: its optimizer has {groups} of parameters, and this version "
-        "makes one for each part of training.part_rates, where an earlier one made one for each rate. "
-        f"Begin a new run, perhaps with {weights_source(folder)}, or resume with the version that wrote it"
-    )
 
 
 class MovingAverage:

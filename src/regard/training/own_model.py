@@ -5,12 +5,12 @@ Batches are read by their numbers: any of them can be made again, in any process
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 import random
 import re
 import tomllib
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -26,7 +26,6 @@ from ..files import write_text
 from ..messages import count_of
 from ..models.decoder import Loss
 from .batches import Corpora, UpdateBatches
-from .device import moved
 from .distributed import Processes, ignore_signals
 from .recipe import recipe_toml
 from .recipe_sections import Reader, RecipeError, Section, TrainingSection, key, natural
@@ -35,8 +34,6 @@ from .tasks import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from torch import Tensor
 
     from ..data.rows import Pair
     from ..data.tokenizer_pair import TokenizerPair
@@ -68,14 +65,21 @@ class ModelRecipe(Section):
 
     @classmethod
     def of_call(
-        cls, folder: Path, seed: int, settings: dict[str, Any], train: Any, *, validates: bool = True
+        cls,
+        folder: Path,
+        seed: int,
+        settings: dict[str, Any],
+        train: Any,
+        *,
+        validates: bool = True,
+        smooths: bool = False,
     ) -> ModelRecipe:
         """What `fit` was called with. A DataLoader says how many workers it has.
 
         Without a validation an average of checkpoints cannot be compared with the last one, and must be asked for.
         """
         call = "the call of fit(model, …)"
-        if useless := [name for name in FOR_RECIPES if name in settings]:
+        if useless := [name for name in FOR_RECIPES if name in settings and not (name == "smoothing" and smooths)]:
             lines = [f"{name}: is for models of a recipe; {FOR_RECIPES[name]}" for name in useless]
             raise RecipeError(call, lines)
         defaults = {"workers": getattr(train, "num_workers", 0)} | ({} if validates else {"average": 1})
@@ -130,6 +134,11 @@ def as_loss(value: Any, name: str) -> tuple[Loss, str]:
     return value, unit
 
 
+def takes_smoothing(model: Any) -> bool:
+    """Whether `model.loss` smooths labels, as models of regard do."""
+    return callable(getattr(model, "loss", None)) and "smoothing" in inspect.signature(model.loss).parameters
+
+
 class ModelLoss(nn.Module):
     """A model with the loss that the loop expects: its own `model.loss(batch)`, or `given(model, batch)`."""
 
@@ -142,11 +151,12 @@ class ModelLoss(nn.Module):
                 f"{type(model).__name__} has no method loss(batch); it should return the mean loss of a batch, a "
                 "scalar; or give fit a loss(model, batch)"
             )
-        self.model, self._given = model, given
+        self.model, self._given, self._smooths = model, given, given is None and takes_smoothing(model)
 
     def loss(self, batch: Any, *, smoothing: float = 0.0) -> Loss:
         if self._given is None:
-            value, name = self.model.loss(batch), f"{type(self.model).__name__}.loss"  # type: ignore[operator]
+            options = {"smoothing": smoothing} if self._smooths else {}
+            value, name = self.model.loss(batch, **options), f"{type(self.model).__name__}.loss"  # type: ignore[operator]
         else:
             value, name = self._given(self.model, batch), getattr(self._given, "__name__", "loss")
         loss, self.unit = as_loss(value, name)
@@ -215,15 +225,6 @@ class ModelTask(Task):
             return (share[i] for i in range(len(share)))
         return DataLoader(share, batch_size=None, **worker_settings(encoded, encoded.workers))
 
-    @torch.no_grad()
-    def loss_sums(self, model: Any, encoded: Any, *, rank: int = 0, world: int = 1) -> Tensor:
-        device = next(model.parameters()).device
-        sums = torch.zeros(2, dtype=torch.float64, device=device)
-        for batch in self.checks(encoded, rank=rank, world=world):
-            loss = model.loss(moved(batch, device))
-            sums += torch.stack([loss.nll.double(), loss.tokens.double()])
-        return sums
-
     def answers(self, model: Any, tokenizers: TokenizerPair, pairs: Sequence[Pair]) -> list[str]:
         return []
 
@@ -252,19 +253,12 @@ def _start_worker(start: Callable[[int], object] | None, worker: int) -> None:
         start(worker)
 
 
-class NoTokenizers:
-    """In place of the tokenizers of a recipe."""
-
-    def save(self, folder: Path) -> None:
-        """Nothing is written."""
-
-
 class ModelData(Corpora):
     """Batches that are given, instead of a corpus that is prepared."""
 
     def __init__(self, run: Any, task: Task, say: Any, train: Any, valid: Any) -> None:
         super().__init__(run, task, say)
-        self.tokenizers: Any = NoTokenizers()
+        self.tokenizers: Any = None
         self.train: Any = numbered_batches([] if train is None else train, "train")
         self.valid: Any = numbered_batches([] if valid is None else valid, "valid")
         self.validates = valid is not None
@@ -299,31 +293,16 @@ class ModelData(Corpora):
         return worker_settings(self.train, workers)
 
 
-class NumberedBatches(ABC):
-    """Batches of which every epoch has equally many; an entry says what one of them is made of."""
+class NumberedBatches:
+    """Batches of which every epoch has equally many; an entry says what one of them is made of.
+
+    Those of a sequence are their numbers; training takes them in another order in every epoch.
+    """
 
     workers: int = 0  # processes that make the batches of a validation
     worker_options: Mapping[str, Any] = {}  # of a DataLoader that has workers
     worker_start: Callable[[int], object] | None = None  # called in each of them, with its number
     pins_memory: bool = False
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def epoch(self, seed: int, number: int) -> Sequence[Any]:
-        """The entries of an epoch, in the order of training."""
-
-    @abstractmethod
-    def validation(self, seed: int) -> Sequence[Any]:
-        """The entries of a validation, the same for all of them."""
-
-    @abstractmethod
-    def batch(self, entry: Any) -> Any: ...
-
-
-class SequenceBatches(NumberedBatches):
-    """A sequence of batches; training takes them in another order in every epoch."""
 
     def __init__(self, batches: Sequence[Any]) -> None:
         self._batches = batches
@@ -331,15 +310,17 @@ class SequenceBatches(NumberedBatches):
     def __len__(self) -> int:
         return len(self._batches)
 
-    def epoch(self, seed: int, number: int) -> Sequence[int]:
+    def epoch(self, seed: int, number: int) -> Sequence[Any]:
+        """The entries of an epoch, in the order of training."""
         order = list(range(len(self)))
         random.Random(f"{seed} {number}").shuffle(order)
         return order
 
-    def validation(self, seed: int) -> Sequence[int]:
+    def validation(self, seed: int) -> Sequence[Any]:
+        """The entries of a validation, the same for all of them."""
         return range(len(self))
 
-    def batch(self, entry: int) -> Any:
+    def batch(self, entry: Any) -> Any:
         return self._batches[entry]
 
 
@@ -432,7 +413,7 @@ def numbered_batches(batches: Any, name: str) -> NumberedBatches:
             f"{name} is of type {kind}, and {NUMBERED}: give a list or another sequence of batches, or a DataLoader of "
             f"PyTorch over a dataset with numbered rows. list({name}) makes a list of what can be iterated over"
         )
-    return SequenceBatches(batches)
+    return NumberedBatches(batches)
 
 
 @contextmanager

@@ -370,6 +370,7 @@ CLOSED = {
     "training.init_vocabulary": "the vocabulary has been made",
     "training.freeze": "the optimizer's state in the checkpoint is of the parts that learn",
     "training.part_rates": "the optimizer's state in the checkpoint has a group for each of these parts",
+    "training.optimizer": "the checkpoint has the state of that one",
     "training.ema": "the checkpoint has that moving average, or none",
     "training.strategy": "it decides in which form checkpoints are written",
 }

@@ -18,6 +18,7 @@ from ..models.multi_decoder import MultiDecoder
 from ..plugins import load_plugin
 from ..special_tokens import UNKNOWN
 from . import scores
+from .device import moved
 from .recipe import recipe_toml
 from .scores import caption_bleu, caption_chrf, cider, error_rate
 
@@ -155,7 +156,7 @@ class Task(ABC):
         device = next(model.parameters()).device
         sums = torch.zeros(2, dtype=torch.float64, device=device)
         for batch in self.checks(encoded, rank=rank, world=world):
-            loss = model.loss(batch.to(device))
+            loss = model.loss(moved(batch, device))
             sums += torch.stack([loss.nll.double(), loss.tokens.double()])
         return sums
 
