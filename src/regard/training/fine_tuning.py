@@ -16,6 +16,7 @@ from ..models.encoder_decoder import EncoderDecoder
 from ..models.multi_decoder import MultiDecoder
 from ..models.pretrained import MODEL_TYPES, read
 from ..models.pretrained import load as load_model
+from .optimizer import in_parts, require_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,20 +80,6 @@ def extended_labels(labels: LabelSet, texts: Iterable[str]) -> LabelSet:
     """The labels, then those that `texts` has and they have not."""
     new = set(texts) - set(labels.names)
     return LabelSet([*labels.names, *LabelSet.sorted_names(new)])
-
-
-def in_parts(name: str, parts: Iterable[str]) -> bool:
-    """Whether a parameter belongs to one of these parts: `encoder` has `encoder.embedding.weight`."""
-    return any(name == part or name.startswith(f"{part}.") for part in parts)
-
-
-def require_parts(model: nn.Module, parts: Iterable[str], key: str) -> None:
-    """Raise an error that names a part which the model does not have."""
-    names = list(model.state_dict())
-    for part in parts:
-        if not any(in_parts(name, [part]) for name in names):
-            known = sorted({".".join(name.split(".")[:depth]) for name in names for depth in (1, 2)})
-            raise ValueError(f"{key} names {part!r}, and the model has no such part; it has {', '.join(known[:40])}")
 
 
 def read_model(name: str) -> tuple[Path, dict[str, Any], Any]:

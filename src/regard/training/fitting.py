@@ -226,7 +226,8 @@ def fit(
     else:
         recipe = anchored(recipe.with_settings("training", **settings) if settings else recipe)
         begun, parts = Run.open(folder).recipe if resume else None, partial(_recipe_parts, given)
-        recipe = pin_revision(recipe, begun, restart=restart)
+        if recipe.data.kind == "stream":
+            recipe = pin_revision(recipe, begun, restart=restart)
     check_processes(recipe.training)
     changed = changed_settings(begun, recipe) if begun is not None else {}
     require_open(changed, folder)

@@ -47,14 +47,16 @@ from .distributed import (
     shard_model,
     whole_weights,
 )
-from .fine_tuning import WarmStart, in_parts, require_parts
+from .fine_tuning import WarmStart
 from .optimizer import (
     MovingAverage,
+    in_parts,
     make_optimizer,
     optimizer_settings,
     parameter_groups,
     rate,
     rate_share,
+    require_parts,
 )
 from .own_model import ModelLoss, as_loss
 from .run import Provenance
@@ -581,7 +583,8 @@ def validate(
     rank, world, pairs = processes.rank, processes.world, corpora.valid_pairs
     sums = task.loss_sums(model, corpora.valid, rank=rank, world=world)
     answers = task.answers(model, corpora.tokenizers, pairs[rank::world])
-    release_graphs(model)  # the next update needs the memory
+    if processes.device.type == "cuda":
+        release_graphs(model)  # the next update needs the memory
     if world > 1:
         processes.sum(sums)
         shares = processes.gather(answers)

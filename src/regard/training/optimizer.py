@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .fine_tuning import in_parts
 from .recipe_sections import GIVEN
 
 if TYPE_CHECKING:
@@ -99,6 +98,20 @@ def _is_dense(x: Tensor) -> bool:
             return False
         expected *= size
     return True
+
+
+def in_parts(name: str, parts: Iterable[str]) -> bool:
+    """Whether a parameter belongs to one of these parts: `encoder` has `encoder.embedding.weight`."""
+    return any(name == part or name.startswith(f"{part}.") for part in parts)
+
+
+def require_parts(model: nn.Module, parts: Iterable[str], key: str) -> None:
+    """Raise an error that names a part which the model does not have."""
+    names = list(model.state_dict())
+    for part in parts:
+        if not any(in_parts(name, [part]) for name in names):
+            known = sorted({".".join(name.split(".")[:depth]) for name in names for depth in (1, 2)})
+            raise ValueError(f"{key} names {part!r}, and the model has no such part; it has {', '.join(known[:40])}")
 
 
 def parameter_groups(module: nn.Module, settings: TrainingSection) -> dict[str, list[nn.Parameter]]:

@@ -192,7 +192,8 @@ class Task(ABC):
         """README.md of a model folder, as the Hugging Face hub shows it; it holds the whole recipe and where from."""
         recipe = self.recipe
         beam = f" (beam {recipe.search.beams})" if self.searches else ""
-        scoring = "tokenised " if self.measure == "BLEU" and recipe.data.tokenised else ""
+        of_tokens = self.measure == "BLEU" and recipe.data.tokenised and not self.by_loss
+        scoring = "tokenised " if of_tokens else ""
         origin = f"\n## Provenance\n\n{provenance}\n" if provenance else ""
         return f"""---
 library_name: regard
