@@ -42,7 +42,7 @@ def test_a_worker_makes_batches_after_a_signal_to_the_process_group(tmp_path: Pa
     signals.install()
     signals.at_once = False
     try:
-        loader = data.loader(0, processes)
+        loader = data.loader(0)
         worker: Any = int(next(loader)[0])  # type: ignore[call-overload]
         assert worker != os.getpid()
         for number in SIGNALS:

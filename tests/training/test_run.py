@@ -185,8 +185,8 @@ def test_patience_begins_anew(finished: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "method",
     [
-        "run.provenance.Provenance.begin_session",
-        "run.run_folder.Run.extend",
+        "run.Provenance.begin_session",
+        "run.Run.extend",
         "loop.Training._begin",
     ],
 )
@@ -264,7 +264,7 @@ def test_data_that_cannot_be_prepared_leaves_the_run_as_it_was(finished: Path, t
     assert int(measured(run)[-1][0]) == 12
 
 
-STEPS = ("run.provenance.Provenance.begin_session", "run.run_folder.Run.extend", "run.run_folder.write_text")
+STEPS = ("run.Provenance.begin_session", "run.Run.extend", "run.write_text")
 
 
 @pytest.mark.parametrize("step", STEPS)

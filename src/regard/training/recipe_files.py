@@ -12,7 +12,9 @@ The recipes that ship are in recipes/*.toml, one file per task. A file has
 from __future__ import annotations
 
 import difflib
+import glob
 import itertools
+import os
 import re
 import tomllib
 from copy import deepcopy
