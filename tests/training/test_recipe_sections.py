@@ -22,9 +22,7 @@ from regard.training.recipe_sections import (
     Section,
     TokenizerSection,
     TrainingSection,
-    other_name,
 )
-from tests.support.command_line import run_command
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -50,12 +48,6 @@ def test_the_documented_names_are_known() -> None:
         for name in re.findall(r"`([a-z_]+[a-z0-9_]*)(?::[^`]*)?`", " ".join(others)):
             if name not in OF_PYTORCH and name not in TrainingSection.__dataclass_fields__ and name not in keys:
                 assert OTHER_NAMES[name][0].rpartition(".")[2] in keys, name
-
-
-def test_the_key_is_named_within_its_section_and_whole_elsewhere() -> None:
-    assert other_name("lr", ["rate", "updates"]) == "regard calls it rate"
-    assert other_name("lr", ["seed"]) == "regard calls it training.rate"
-    assert other_name("colour", ["rate"]) is None
 
 
 @pytest.mark.parametrize(
@@ -169,13 +161,6 @@ def test_every_mistake_is_reported_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_missing_section_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "mine.toml"
-    file.write_text('base = ["bahdanau"]\n')
-    with pytest.raises(RecipeError, match=r"data: is missing"):
-        recipe_files.load_recipe(file)
-
-
 def test_an_override_that_is_none_is_named() -> None:
     with pytest.raises(RecipeError, match=r"2 errors:\n  'fast' is not key=value.*\n  '=3' is not key=value"):
         recipe_files.load_recipe("bahdanau-multi30k", ["fast", "=3"])
@@ -202,16 +187,6 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text: str, message:
     file.write_text(text)
     with pytest.raises(ValueError, match=message):
         recipe_files.load_recipe(file)
-
-
-def test_the_command_shows_a_line_for_each_mistake() -> None:
-    done = run_command("train", "bahdanau-multi30k", "training.updtes=1", "sed=2")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.splitlines() == [
-        "regard: recipe bahdanau-multi30k has 2 errors:",
-        "  training.updtes (command line): unknown key; did you mean updates?",
-        "  sed (command line): unknown key; did you mean seed?",
-    ]
 
 
 def test_a_file_of_a_like_name_is_suggested(tmp_path: Path) -> None:
