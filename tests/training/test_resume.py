@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 from regard.commands import app
 from regard.models import EncoderDecoder
 from regard.training import Run, fit, recipe_files, results
-from regard.training.batches import Corpora
 from regard.training.checkpoint import Checkpoints
 from regard.training.distributed import SIGNALS, Signals
 from regard.training.loop import Training
@@ -341,11 +340,13 @@ def test_a_signal_while_the_average_is_validated_says_how_to_continue(
 def test_a_signal_between_the_last_update_and_the_average_counts(
     sent: signal.Signals, straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def closes(self: Corpora) -> None:
+    from regard.training.fitting import ProgressBar
+
+    def stops(self: ProgressBar) -> None:
         monkeypatch.undo()
         signal.raise_signal(sent)
 
-    monkeypatch.setattr(Corpora, "close", closes)
+    monkeypatch.setattr(ProgressBar, "stop", stops)
     before = signal.signal(sent, lambda *_: None)
     try:
         with interrupted(sent):
