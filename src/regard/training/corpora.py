@@ -191,9 +191,10 @@ def _running_text(data: TextData | PhrasesData, split: Split) -> list[Pair]:
     if isinstance(data, PhrasesData):
         from ..data.corpora.phrasebook import pairs
 
-        tests = {"split": "test"} if split == "test" else {}
+        tests = split == "test"
         count = max(1, round(data.sentences * data.held_out)) if tests else data.sentences
-        sentences = pairs(count, seed=data.seed, lectures=data.lectures, **tests)
+        part: Literal["train", "test"] = "test" if tests else "train"
+        sentences = pairs(count, seed=data.seed, lectures=data.lectures, split=part)
         whole, tested = "".join(f"{pair.source}\n" for pair in sentences), 0.0
         if tests:
             return [Pair("nothing", whole, 0)]
@@ -202,14 +203,14 @@ def _running_text(data: TextData | PhrasesData, split: Split) -> list[Pair]:
         whole = "".join(text(require_path(root / name, "files", data.root)) for name in data.files)
     ends = [int(len(whole) * (1 - data.held_out - tested)), int(len(whole) * (1 - data.held_out)), len(whole)]
     begin, end = {"train": (0, ends[0]), "test": (ends[0], ends[1]), "valid": (ends[1], ends[2])}[split]
-    part = whole[begin:end]
+    chosen = whole[begin:end]
     if split == "test" and not tested:
         return []
-    if not part.strip():
+    if not chosen.strip():
         raise ValueError(
             f"the text has {count_of(len(whole), 'character')}, and none is left for data.{split}; give more text"
         )
-    return [Pair("nothing", part, 0)]
+    return [Pair("nothing", chosen, 0)]
 
 
 def _generator_pairs(data: GeneratedData, split: Split) -> PairReader:

@@ -219,29 +219,30 @@ def fit(
     given = Given(loss, metric, None if isinstance(optimizer, str) else optimizer, callbacks)
     restart = not resume and restarted() and holds_run(folder)
     resume = resume or restart
+    chosen: Any = recipe
     if isinstance(recipe, nn.Module):
-        recipe, begun, parts = _own_model(recipe, folder, train, valid, seed, settings, given, resume=resume)
+        chosen, begun, parts = _own_model(recipe, folder, train, valid, seed, settings, given, resume=resume)
     elif train is not None or valid is not None or settings.keys() - {"optimizer"}:
         raise TypeError("train, valid and settings of [training] are for a model; a recipe has its own")
     else:
-        recipe = anchored(recipe.with_settings("training", **settings) if settings else recipe)
+        chosen = anchored(recipe.with_settings("training", **settings) if settings else recipe)
         begun, parts = Run.open(folder).recipe if resume else None, partial(_recipe_parts, given)
-        if recipe.data.kind == "stream":
-            recipe = pin_revision(recipe, begun, restart=restart)
-    check_processes(recipe.training)
-    changed = changed_settings(begun, recipe) if begun is not None else {}
+        if chosen.data.kind == "stream":
+            chosen = pin_revision(chosen, begun, restart=restart)
+    check_processes(chosen.training)
+    changed = changed_settings(begun, chosen) if begun is not None else {}
     require_open(changed, folder)
-    if hasattr(recipe, "data"):
+    if hasattr(chosen, "data"):
         if not resume:
-            check_tokenizer(recipe.tokenizer.load)
-            if recipe.training.init:
-                WarmStart(recipe).check()
+            check_tokenizer(chosen.tokenizer.load)
+            if chosen.training.init:
+                WarmStart(chosen).check()
         if not resume or any(key.startswith("data.") for key in changed):
-            check(recipe.data)
-    require_packages(recipe.training)
-    require_precision(recipe.training)
-    run = Run(folder, recipe)
-    with run_session(run, recipe, changed, resume=resume, force=force) as extension, one_thread(recipe):
+            check(chosen.data)
+    require_packages(chosen.training)
+    require_precision(chosen.training)
+    run = Run(folder, chosen)
+    with run_session(run, chosen, changed, resume=resume, force=force) as extension, one_thread(chosen):
         _fit(run, parts, extension, given, resume=resume, changed=changed)
     return run
 

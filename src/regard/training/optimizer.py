@@ -66,7 +66,8 @@ def make_optimizer(
     if settings.optimizer == "AdamW":
         fused = all(x.is_floating_point() and _is_dense(x) for parameters in groups for x in parameters)
         options |= {"eps": 1e-9, "fused": fused}
-    return kind([{"params": parameters} for parameters in groups], lr=settings.rate, **options)
+    options["lr"] = settings.rate
+    return kind([{"params": parameters} for parameters in groups], **options)
 
 
 def optimizer_settings(settings: TrainingSection) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class ModelRecipe(Section):
 
     name: str = key(pattern=r"^[\w.-]+$")
     about: str = "A model of one's own, trained with regard.training.fit."
-    seed: int = natural(1)
+    seed: int = natural(default=1)
     training: TrainingSection = key()
 
     @classmethod
@@ -200,7 +200,7 @@ class ModelTask(Task):
 
     def __init__(self, recipe: Any, model: nn.Module, given: Given | None = None) -> None:
         super().__init__(recipe)
-        self._model = ModelLoss(model, given and given.loss)
+        self._model = ModelLoss(model, None if given is None else given.loss)
         if given is not None and given.metric is not None:
             self.measure_by(given.metric)
 

@@ -204,7 +204,7 @@ class CorpusPreparation:
             return TokenizerPair.load(recipe.tokenizer.load)
         # The vocabulary is learned from text without tags, which are no words.
         tagged = getattr(recipe.data, "tags", [])
-        data = replace(recipe.data, tags=[]) if tagged else recipe.data
+        data = recipe.with_settings("data", tags=[]).data if tagged else recipe.data
         corpus = read(data, "train", recipe.source.kind)
         train: Iterable[Pair] = corpus
         if isinstance(data, StreamData):

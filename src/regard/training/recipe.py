@@ -36,18 +36,24 @@ from .recipe_sections import (
 class Recipe(Section):
     name: str = key(about="of the run's folder, with the seed", pattern=r"^[\w.-]+$")
     about: str = ""
-    seed: int = natural(1, most=2**32 - 1 - 2**16)  # NumPy's, with room for the processes
-    task: str = key("translate", "translate, write, classify, caption or spell", check=known_or_plugin("task", SOURCES))
-    tied: Literal["none", "decoder", "all"] = key(
-        "none", "share embeddings: the decoder's input and output, or the encoder's too"
+    seed: int = natural(default=1, most=2**32 - 1 - 2**16)  # NumPy's, with room for the processes
+    task: str = key(
+        default="translate",
+        about="translate, write, classify, caption or spell",
+        check=known_or_plugin("task", SOURCES),
     )
-    decoders: list[str] = key([], "tags that begin the source, as <2es>: one decoder for each, all over one encoder")
+    tied: Literal["none", "decoder", "all"] = key(
+        default="none", about="share embeddings: the decoder's input and output, or the encoder's too"
+    )
+    decoders: list[str] = key(
+        default=[], about="tags that begin the source, as <2es>: one decoder for each, all over one encoder"
+    )
     data: Data = key(kinds=by_kind(Data), part="data")
-    source: SourceSection = key(TextSource(), kinds=by_kind(SourceSection), part="source")
+    source: SourceSection = key(default=TextSource(), kinds=by_kind(SourceSection), part="source")
     tokenizer: TokenizerSection = TokenizerSection()
     encoder: EncoderConfig = key(kinds=ENCODERS, part="encoder")
-    decoder: DecoderConfig | None = key(None, kinds=DECODERS, part="decoder")
-    head: HeadConfig | None = key(None, kinds={None: HeadConfig}, part="head")
+    decoder: DecoderConfig | None = key(default=None, kinds=DECODERS, part="decoder")
+    head: HeadConfig | None = key(default=None, kinds={None: HeadConfig}, part="head")
     training: TrainingSection = TrainingSection()
     search: SearchSection = SearchSection()
 

@@ -132,7 +132,23 @@ def key(default: Any = MISSING, about: str = "", **rules: Any) -> Any:
     return field(default=default, metadata=metadata)
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(key, field))
+def positive(default: Any = MISSING, about: str = "", **rules: Any) -> Any:
+    """A whole number from 1 on."""
+    return key(default, about, least=1, **rules)
+
+
+def natural(default: Any = MISSING, about: str = "", **rules: Any) -> Any:
+    """A whole number from 0 on."""
+    return key(default, about, least=0, **rules)
+
+
+def portion(default: Any = MISSING, about: str = "", **rules: Any) -> Any:
+    return key(default, about, least=0, below=1, **rules)
+
+
+@dataclass_transform(
+    frozen_default=True, kw_only_default=True, field_specifiers=(key, positive, natural, portion, field)
+)
 class Section:
     """A section of a recipe: typed, frozen, and strict about unknown keys. Subclasses are dataclasses by themselves."""
 
@@ -351,20 +367,6 @@ def known_or_plugin(part: str, names: Iterable[str]) -> Callable[[str], None]:
     return check
 
 
-def positive(default: Any = MISSING, about: str = "", **rules: Any) -> Any:
-    """A whole number from 1 on."""
-    return key(default, about, least=1, **rules)
-
-
-def natural(default: Any = MISSING, about: str = "", **rules: Any) -> Any:
-    """A whole number from 0 on."""
-    return key(default, about, least=0, **rules)
-
-
-def portion(default: Any = MISSING, about: str = "", **rules: Any) -> Any:
-    return key(default, about, least=0, below=1, **rules)
-
-
 CorpusFile = str | list[str]
 """A corpus: a file, or the file of the sources and that of the targets."""
 
@@ -373,24 +375,19 @@ class DataSection(Section):
     """What every kind of data has."""
 
     longest: int = positive(
-        256,
-        "pairs with more tokens than this on a side are left out, and counted; of sounds, frames of 10 ms, "
+        default=256,
+        about="pairs with more tokens than this on a side are left out, and counted; of sounds, frames of 10 ms, "
         "1000 by default",
     )
-    tokenised: bool = key(False, "the text is already split by spaces: BLEU counts those tokens")
-    on_bad: Literal["error", "skip"] = key("error", "what a bad row does: stop, or be skipped and counted")
+    tokenised: bool = key(default=False, about="the text is already split by spaces: BLEU counts those tokens")
+    on_bad: Literal["error", "skip"] = key(
+        default="error", about="what a bad row does: stop, or be skipped and counted"
+    )
 
 
 DEFAULT_ROOT = "${REGARD_DATA:-data}"
-
-
-def root_key() -> Any:
-    return key(DEFAULT_ROOT, "where the paths below start, from where the command is run; ${NAME:-else} is read")
-
-
-def columns_key() -> Any:
-    about = "source and target (and gold links): numbers from 0, or names in the header"
-    return key([0, 1], about, sizes=(2, 4))
+ROOT = "where the paths below start, from where the command is run; ${NAME:-else} is read"
+COLUMNS = "source and target (and gold links): numbers from 0, or names in the header"
 
 
 class FilesData(DataSection):
@@ -400,18 +397,20 @@ class FilesData(DataSection):
     """
 
     kind: Literal["files"] = "files"
-    root: str = root_key()
+    root: str = key(default=DEFAULT_ROOT, about=ROOT)
     train: list[CorpusFile] = key(about="corpora: a file, or [source file, target file], lines side by side")
     valid: list[CorpusFile] = key()
-    hold_out: int = natural(0, "where `valid` is empty: one row of so many of `train`, at random, validates instead")
-    test: list[CorpusFile] = key([])
-    columns: list[int | str] = columns_key()
+    hold_out: int = natural(
+        default=0, about="where `valid` is empty: one row of so many of `train`, at random, validates instead"
+    )
+    test: list[CorpusFile] = key(default=[])
+    columns: list[int | str] = key(default=[0, 1], about=COLUMNS, sizes=(2, 4))
     weights: list[int] = positive(
-        [], "how often the pairs of each corpus of `train` come in an epoch; []: all of them once"
+        default=[], about="how often the pairs of each corpus of `train` come in an epoch; []: all of them once"
     )
     tags: list[str] = key(
-        [],
-        'a token before the sources of each corpus, such as ["<2fr>", "<2es>"]; "" for none. The first '
+        default=[],
+        about='a token before the sources of each corpus, such as ["<2fr>", "<2es>"]; "" for none. The first '
         "corpus of `valid` and of `test` has the first tag, and so on",
         pattern=r"^\S*$",
     )
@@ -444,25 +443,29 @@ class StreamData(DataSection):
     """
 
     kind: Literal["stream"] = "stream"
-    root: str = root_key()
-    dataset: str = key("", "a dataset on the Hugging Face Hub, such as wmt/wmt14, or a folder of one below `root`")
-    configuration: str = key("", "of the dataset, such as de-en")
-    revision: str = key("", "of the dataset: a branch, a tag or a commit; a run keeps the commit in its recipe")
+    root: str = key(default=DEFAULT_ROOT, about=ROOT)
+    dataset: str = key(
+        default="", about="a dataset on the Hugging Face Hub, such as wmt/wmt14, or a folder of one below `root`"
+    )
+    configuration: str = key(default="", about="of the dataset, such as de-en")
+    revision: str = key(
+        default="", about="of the dataset: a branch, a tag or a commit; a run keeps the commit in its recipe"
+    )
     train: list[CorpusFile] = key(
         about="files (* stands for any characters), or [source file, target file]; of a dataset, a split",
         sizes=(1, math.inf),
     )
-    valid: list[CorpusFile] = key([])
+    valid: list[CorpusFile] = key(default=[])
     valid_pairs: int = positive(
-        5000,
-        "the first so many pairs of `valid` validate; where it is empty, those of `train`, which are then "
+        default=5000,
+        about="the first so many pairs of `valid` validate; where it is empty, those of `train`, which are then "
         "not trained on",
         most=50_000,  # rows of a block
     )
-    test: list[CorpusFile] = key([])
-    columns: list[int | str] = columns_key()
+    test: list[CorpusFile] = key(default=[])
+    columns: list[int | str] = key(default=[0, 1], about=COLUMNS, sizes=(2, 4))
     buffer: int = positive(
-        200_000, "pairs in memory at least; they are shuffled, and batches have pairs of like length"
+        default=200_000, about="pairs in memory at least; they are shuffled, and batches have pairs of like length"
     )
 
     def problems(self) -> list[str]:
@@ -485,10 +488,10 @@ class StreamData(DataSection):
 class GeneratedData(DataSection):
     """Generated pairs, any number of them; nothing to download."""
 
-    train: int = positive(20_000, "how many pairs", most=10_000_000)  # all of them are held in memory
-    valid: int = positive(200, most=10_000_000)
-    test: int = positive(1000, most=10_000_000)
-    seed: int = natural(0, "of what is made; the same pairs for every training seed")
+    train: int = positive(default=20_000, about="how many pairs", most=10_000_000)  # all of them are held in memory
+    valid: int = positive(default=200, most=10_000_000)
+    test: int = positive(default=1000, most=10_000_000)
+    seed: int = natural(default=0, about="of what is made; the same pairs for every training seed")
     tokenised: bool = True
 
     @property
@@ -502,10 +505,14 @@ class PhrasebookData(GeneratedData):
 
     kind: Literal["phrasebook"] = "phrasebook"
     language: Literal["french", "spanish", "both"] = key(
-        "french", 'both: each sentence in French and Spanish, after "<2fr>" and "<2es>"'
+        default="french", about='both: each sentence in French and Spanish, after "<2fr>" and "<2es>"'
     )
-    lectures: bool = key(False, "sentences like those of the lectures on attention; Spanish has no others")
-    invented: bool = key(False, "sentences with invented names and numbers, which a translator has to copy")
+    lectures: bool = key(
+        default=False, about="sentences like those of the lectures on attention; Spanish has no others"
+    )
+    invented: bool = key(
+        default=False, about="sentences with invented names and numbers, which a translator has to copy"
+    )
 
     def problems(self) -> list[str]:
         if self.invented and (self.lectures or self.language != "french"):
@@ -539,29 +546,31 @@ class DigitsData(DataSection):
     """The Free Spoken Digit Dataset."""
 
     kind: Literal["digits"] = "digits"
-    root: str = root_key()
+    root: str = key(default=DEFAULT_ROOT, about=ROOT)
     folder: str = "digits"
-    left_out: str = key("", "a speaker whose recordings are the test set; else the official split")
+    left_out: str = key(default="", about="a speaker whose recordings are the test set; else the official split")
 
 
 class PhotosData(DataSection):
     """Photographs with captions (Flickr8k's official split), five in English, or one in another language."""
 
     kind: Literal["photos"] = "photos"
-    root: str = root_key()
+    root: str = key(default=DEFAULT_ROOT, about=ROOT)
     folder: str = "photos"
-    language: Literal["en", "de", "fr"] = key("en", "de and fr are Multi30k's, one a picture")
+    language: Literal["en", "de", "fr"] = key(default="en", about="de and fr are Multi30k's, one a picture")
 
 
 class TextData(DataSection):
     """Running text for a language model, cut into windows."""
 
     kind: Literal["text"] = "text"
-    root: str = root_key()
+    root: str = key(default=DEFAULT_ROOT, about=ROOT)
     files: list[str] = key(sizes=(1, math.inf))
-    held_out: float = key(0.1, "the share at the end that validates", over=0, below=1)
-    tested: float = portion(0.0, "the share before it that is neither trained on nor validated, for `regard evaluate`")
-    longest: int = positive(256, "tokens of a window")
+    held_out: float = key(default=0.1, about="the share at the end that validates", over=0, below=1)
+    tested: float = portion(
+        default=0.0, about="the share before it that is neither trained on nor validated, for `regard evaluate`"
+    )
+    longest: int = positive(default=256, about="tokens of a window")
 
     def problems(self) -> list[str]:
         if self.held_out + self.tested >= 1:
@@ -573,11 +582,11 @@ class PhrasesData(DataSection):
     """The English side of the phrase book as running text, a sentence a line. Other sentences of the grammar test."""
 
     kind: Literal["phrases"] = "phrases"
-    sentences: int = positive(20_000)
-    lectures: bool = key(False, "sentences like those of the lectures on attention")
-    seed: int = natural(0)
-    held_out: float = key(0.1, "the share at the end that validates", over=0, below=1)
-    longest: int = positive(64, "tokens of a window")
+    sentences: int = positive(default=20_000)
+    lectures: bool = key(default=False, about="sentences like those of the lectures on attention")
+    seed: int = natural(default=0)
+    held_out: float = key(default=0.1, about="the share at the end that validates", over=0, below=1)
+    longest: int = positive(default=64, about="tokens of a window")
 
 
 class PluginData(DataSection):
@@ -622,14 +631,14 @@ class PictureSource(Section):
     """Pictures, each squeezed into a square."""
 
     kind: Literal["picture"] = "picture"
-    size: int = positive(64, "pixels a side")
+    size: int = positive(default=64, about="pixels a side")
 
 
 class SoundSource(Section):
     """Sounds, in one channel at one rate."""
 
     kind: Literal["sound"] = "sound"
-    rate: Literal[8000] = key(8000, "samples a second, to which every sound is brought")
+    rate: Literal[8000] = key(default=8000, about="samples a second, to which every sound is brought")
 
 
 class NoSource(Section):
@@ -648,26 +657,28 @@ It is no setting of the parts that read sounds: as the last base of a recipe, a 
 
 class TokenizerSection(Section):
     kind: str = key(
-        "bpe",
-        "bpe, unigram, word, character, or a plug-in",
+        default="bpe",
+        about="bpe, unigram, word, character, or a plug-in",
         check=known_or_plugin("tokenizer", ("bpe", "unigram", "word", "character")),
     )
-    size: int = positive(10_000, "of the vocabulary, at most; of each, where there are two")
-    joint: bool = key(True, "one vocabulary for both languages, or one each")
+    size: int = positive(default=10_000, about="of the vocabulary, at most; of each, where there are two")
+    joint: bool = key(default=True, about="one vocabulary for both languages, or one each")
     lowercase: bool = False
     punctuation: bool = key(
-        False, "word: split off punctuation marks and elided words (l'), for text as people write it"
+        default=False, about="word: split off punctuation marks and elided words (l'), for text as people write it"
     )
-    slots: int = natural(0, "word: ids for words outside the vocabulary, which a decoder with copy = true copies")
+    slots: int = natural(
+        default=0, about="word: ids for words outside the vocabulary, which a decoder with copy = true copies"
+    )
     sample: int = natural(
-        0,
-        "bpe, unigram: rows of the corpus that the vocabulary is learned from, evenly spread; 0: all. "
+        default=0,
+        about="bpe, unigram: rows of the corpus that the vocabulary is learned from, evenly spread; 0: all. "
         "Other kinds and classifiers read all rows. Of a stream: the first rows of its files; 0: 300,000",
     )
     dropout: float = portion(
-        0.0, "bpe: the share of merges left out at random in training (Provilkov et al. 2020); 0.1, say"
+        default=0.0, about="bpe: the share of merges left out at random in training (Provilkov et al. 2020); 0.1, say"
     )
-    load: str = key("", "a folder with tokenizers to use as they are, instead of training new ones")
+    load: str = key(default="", about="a folder with tokenizers to use as they are, instead of training new ones")
 
 
 HIGHEST_RATE = 1e30
@@ -677,10 +688,6 @@ HIGHEST_RATE = 1e30
 def _check_rate(rate: float) -> None:
     if rate > HIGHEST_RATE:
         raise ValueError(f"is {rate:g}; it should be at most {HIGHEST_RATE:g}: float32 has no numbers for such steps")
-
-
-def rate_key(default: Any, about: str) -> Any:
-    return key(default, about, over=0, check=_check_rate)
 
 
 GIVEN = "given"
@@ -702,64 +709,73 @@ def _check_optimizer(name: str) -> None:
 
 
 class TrainingSection(Section):
-    init: str = key("", "a run, a model's folder or a model that ships: start with its weights and vocabulary")
-    init_parts: list[str] = key([], 'which parts of it: ["encoder"], or ["decoder.embedding"]; []: all')
+    init: str = key(
+        default="", about="a run, a model's folder or a model that ships: start with its weights and vocabulary"
+    )
+    init_parts: list[str] = key(default=[], about='which parts of it: ["encoder"], or ["decoder.embedding"]; []: all')
     init_vocabulary: Literal["keep", "extend"] = key(
-        "keep", "extend: add the pieces and labels that the corpus has and the model lacks"
+        default="keep", about="extend: add the pieces and labels that the corpus has and the model lacks"
     )
-    freeze: list[str] = key([], 'parts that do not learn, such as ["encoder"]')
-    part_rates: dict[str, float] = rate_key(
-        {}, "the highest learning rate of parts: { encoder = 1e-5 }; of the others it is `rate`"
+    freeze: list[str] = key(default=[], about='parts that do not learn, such as ["encoder"]')
+    part_rates: dict[str, float] = key(
+        default={},
+        about="the highest learning rate of parts: { encoder = 1e-5 }; of the others it is `rate`",
+        over=0,
+        check=_check_rate,
     )
-    updates: int = positive(8000, "steps of the optimizer, at most")
-    tokens: int = positive(4096, "in a batch, padding counted, on the longer side")
-    accumulate: int = positive(1, "batches per update on each device")
+    updates: int = positive(default=8000, about="steps of the optimizer, at most")
+    tokens: int = positive(default=4096, about="in a batch, padding counted, on the longer side")
+    accumulate: int = positive(default=1, about="batches per update on each device")
     loss: str = key(
-        "",
-        "a plug-in, package.module:Class, that is minimised instead of the model's own loss",
+        default="",
+        about="a plug-in, package.module:Class, that is minimised instead of the model's own loss",
         check=known_or_plugin("loss", ("",)),
     )
-    smoothing: float = portion(0.1, "of the labels")
-    optimizer: str = key("AdamW", "a class of torch.optim", check=_check_optimizer)
-    rate: float = rate_key(1e-3, "the highest learning rate")
+    smoothing: float = portion(default=0.1, about="of the labels")
+    optimizer: str = key(default="AdamW", about="a class of torch.optim", check=_check_optimizer)
+    rate: float = key(default=1e-3, about="the highest learning rate", over=0, check=_check_rate)
     schedule: Literal["inverse-square-root", "cosine", "plateau", "constant"] = key(
-        "cosine", "after the warm-up; plateau cuts when the validation gets no better"
+        default="cosine", about="after the warm-up; plateau cuts when the validation gets no better"
     )
-    warmup: int = natural(0, "updates over which the rate rises linearly from 0")
-    floor: float = portion(0.0, "cosine: the rate falls to this share of the highest")
-    cut: float = key(0.5, "plateau: the rate is multiplied by this …", over=0, below=1)
-    hold: int = positive(2, "… after this many validations that got no better")
-    betas: list[float] = portion([0.9, 0.98], "of Adam", sizes=(2, 2))
-    decay: float = key(0.0, "of the weights, decoupled (AdamW)", least=0)
-    clip: float = key(1.0, "largest norm of the gradient; 0 does not clip", least=0)
-    validate_every: int = positive(500, "updates between validations")
-    best: str = key("score", "the weights that are kept: those with the highest score of the task, or the lowest loss")
-    save_every: int = positive(100, "updates between checkpoints")
-    log_every: int = positive(10, "updates between lines of metrics.csv")
-    average: int = positive(10, "the last so many checkpoints are averaged at the end")
-    ema: float = portion(0.0, "decay of a moving average of the weights, which is validated and kept; 0: none")
-    patience: int = natural(0, "stop after this many validations that got no better; 0 goes on")
+    warmup: int = natural(default=0, about="updates over which the rate rises linearly from 0")
+    floor: float = portion(default=0.0, about="cosine: the rate falls to this share of the highest")
+    cut: float = key(default=0.5, about="plateau: the rate is multiplied by this …", over=0, below=1)
+    hold: int = positive(default=2, about="… after this many validations that got no better")
+    betas: list[float] = portion(default=[0.9, 0.98], about="of Adam", sizes=(2, 2))
+    decay: float = key(default=0.0, about="of the weights, decoupled (AdamW)", least=0)
+    clip: float = key(default=1.0, about="largest norm of the gradient; 0 does not clip", least=0)
+    validate_every: int = positive(default=500, about="updates between validations")
+    best: str = key(
+        default="score", about="the weights that are kept: those with the highest score of the task, or the lowest loss"
+    )
+    save_every: int = positive(default=100, about="updates between checkpoints")
+    log_every: int = positive(default=10, about="updates between lines of metrics.csv")
+    average: int = positive(default=10, about="the last so many checkpoints are averaged at the end")
+    ema: float = portion(
+        default=0.0, about="decay of a moving average of the weights, which is validated and kept; 0: none"
+    )
+    patience: int = natural(default=0, about="stop after this many validations that got no better; 0 goes on")
     precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed", "64-true"] = key(
-        "auto", "bf16-mixed on a GPU, 32-true elsewhere; 16-mixed is for GPUs without bfloat16"
+        default="auto", about="bf16-mixed on a GPU, 32-true elsewhere; 16-mixed is for GPUs without bfloat16"
     )
     activation_checkpointing: bool = key(
-        False, "Transformers: compute activations twice instead of keeping them; saves memory"
+        default=False, about="Transformers: compute activations twice instead of keeping them; saves memory"
     )
-    graphs: bool | Literal["auto"] = key("auto", "CUDA graphs; auto uses them where there is one GPU")
-    accelerator: Literal["auto", "cpu", "cuda"] = key("auto", "a CUDA GPU where there is one")
-    devices: int = positive(1, "per node")
-    nodes: int = positive(1)
-    strategy: Literal["auto", "ddp", "fsdp"] = key("auto", "how several devices share the work")
-    workers: int = natural(0, "processes that make batches")
+    graphs: bool | Literal["auto"] = key(default="auto", about="CUDA graphs; auto uses them where there is one GPU")
+    accelerator: Literal["auto", "cpu", "cuda"] = key(default="auto", about="a CUDA GPU where there is one")
+    devices: int = positive(default=1, about="per node")
+    nodes: int = positive(default=1)
+    strategy: Literal["auto", "ddp", "fsdp"] = key(default="auto", about="how several devices share the work")
+    workers: int = natural(default=0, about="processes that make batches")
     tensorboard: bool = True
     loggers: list[Literal["wandb", "mlflow"]] = key(
-        [], "further places for the metrics and the recipe; each needs its package and may upload"
+        default=[], about="further places for the metrics and the recipe; each needs its package and may upload"
     )
 
 
 class SearchSection(Section):
     """Beam search, in validation and as the default of the commands."""
 
-    beams: int = positive(5)
-    length_penalty: float = key(1.0, "α of Wu et al. 2016; 0 does not normalise", least=0)
-    coverage_penalty: float = key(0.0, "β of Wu et al. 2016", least=0)
+    beams: int = positive(default=5)
+    length_penalty: float = key(default=1.0, about="α of Wu et al. 2016; 0 does not normalise", least=0)
+    coverage_penalty: float = key(default=0.0, about="β of Wu et al. 2016", least=0)
