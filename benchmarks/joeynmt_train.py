@@ -91,8 +91,8 @@ class Turns:
 
 def train_regard(training: Training, turn: Callable[[int], None]) -> None:
     from regard.training import Recipe, fit
-    from regard.training.recipe_sections import Reader
     from regard.training.loop import Training as Loop
+    from regard.training.recipe_sections import Reader
 
     config = ours(training.kind).config
     recipe = Reader().read(Recipe, {
