@@ -76,7 +76,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
 def factory(name: str) -> Callable[..., torch.optim.Optimizer]:
     """What stands in for `make_optimizer` of the trainer."""
 
-    def make(groups: Iterable[list[nn.Parameter]], settings: TrainingSection, given: Any = None) -> torch.optim.Optimizer:
+    def make(groups: Iterable[list[nn.Parameter]], settings: TrainingSection, _: Any = None) -> torch.optim.Optimizer:
         parameters = [x for group in groups for x in group]
         if name == "lion":
             return Lion([{"params": parameters}], settings.rate)
