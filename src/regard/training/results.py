@@ -220,7 +220,9 @@ CURVE = 12  # validations of a curve that are listed
 
 def run_tables(folders: Iterable[Path]) -> Iterator[RenderableType]:
     """What differs between the recipes of several runs, and the curves of their validations."""
-    runs = {folder.resolve().name: folder for folder in folders if (folder / RECIPE).is_file()}
+    given = [folder for folder in folders if (folder / RECIPE).is_file()]
+    names = [folder.resolve().name for folder in given]
+    runs = dict(zip(names if len(set(names)) == len(names) else map(str, given), given, strict=True))
     if len(runs) < 2:
         return
     recipes = [flat_settings(tomllib.loads((run / RECIPE).read_text(encoding="utf-8"))) for run in runs.values()]
@@ -233,13 +235,14 @@ def run_tables(folders: Iterable[Path]) -> Iterator[RenderableType]:
     if settings.row_count:
         yield Text("\nsettings that differ", style="bold")
         yield settings
-    measured = [file for run in runs.values() if (file := run / METRICS).is_file()]
+    measured = {name: file for name, run in runs.items() if (file := run / METRICS).is_file()}
     with suppress(ValueError, OSError):
-        column = validation_column(measured[0]) if measured else "valid_nll"
-        curves = [dict(learning_curve(file, column)) for file in measured]
+        columns = {validation_column(file) for file in measured.values()}
+        column = columns.pop() if len(columns) == 1 else "valid_nll"  # of different tasks or scores
+        curves = [dict(learning_curve(file, column)) for file in measured.values()]
         updates = sorted({update for curve in curves for update in curve})
         chosen = [updates[round(n * (len(updates) - 1) / (CURVE - 1))] for n in range(CURVE)] if updates else []
-        table = _number_table("update", *(file.parent.resolve().name for file in measured))
+        table = _number_table("update", *measured)
         for update in dict.fromkeys(chosen):
             table.add_row(f"{update:,.0f}", *(f"{curve[update]:.4g}" if update in curve else "" for curve in curves))
         if chosen:
