@@ -339,13 +339,14 @@ def recipes(
       regard recipes transformer
     """
     from ..training import recipe_files
-    from ..training.recipe import recipe_toml
 
     architectures, corpora = recipe_files.architectures(), recipe_files.corpora()
     if name is not None and name in architectures | corpora:
         typer.echo(recipe_files.part_toml(name), nl=False)
         return
     if name is not None:
+        from ..training.recipe import recipe_toml
+
         typer.echo(recipe_toml(recipe_files.load_recipe(name)), nl=False)
         return
     shipped, tasks = recipe_files.recipe_summaries(), recipe_files.recipe_tasks()
