@@ -31,7 +31,7 @@ from benchmarks.joeynmt_models import batches, ours, sentences, their_batch, the
 from regard.decoding import search
 from regard.models import EncoderDecoder
 from regard.training.device import CudaGraphs
-from regard.training.optimizer import adamw
+from regard.training.optimizer import make_optimizer
 from regard.training.recipe_sections import TrainingSection
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def our_update(model: EncoderDecoder, autocast: torch.dtype | None) -> Callable[
     """One update as `regard train` does it: on a GPU in CUDA graphs; `autocast` None: in float32."""
     device = next(model.parameters()).device.type
     graphs = CudaGraphs(model, smoothing=0.1, autocast=autocast) if device == "cuda" else None
-    optimizer = adamw([list(model.parameters())], TrainingSection(rate=1e-4))
+    optimizer = make_optimizer([list(model.parameters())], TrainingSection(rate=1e-4))
 
     def update(batch: Batch) -> None:
         if graphs is not None:

@@ -92,9 +92,10 @@ class Turns:
 def train_regard(training: Training, turn: Callable[[int], None]) -> None:
     from regard.training import Recipe, fit
     from regard.training.loop import Training as Loop
+    from regard.training.recipe_sections import Reader
 
     config = ours(training.kind).config
-    recipe = Recipe.model_validate({
+    recipe = Reader().read(Recipe, {
         "name": training.kind,
         "data": {
             "kind": "files", "root": str(training.folder), "tokenised": True,
@@ -109,7 +110,7 @@ def train_regard(training: Training, turn: Callable[[int], None]) -> None:
             "precision": "bf16-mixed" if training.mixed else "32-true",
             "accelerator": training.device,
         },
-    })  # fmt: skip
+    }, "the benchmark")  # fmt: skip
     backward = Loop.backward
 
     def counted(self: Loop, batches: list[Batch]) -> torch.Tensor:

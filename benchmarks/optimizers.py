@@ -60,7 +60,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
         others = [x for x in parameters if x.dim() != 2 or id(x) in tables]
         self._parts = [
             torch.optim.Muon(matrices, lr=settings.rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
-            own.adamw([others], settings),
+            own.make_optimizer([others], settings),
         ]
         super().__init__([group for part in self._parts for group in part.param_groups], {})
         for part, group in zip(self._parts, self.param_groups, strict=True):
@@ -74,16 +74,16 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
 
 def factory(name: str) -> Callable[..., torch.optim.Optimizer]:
-    """What stands in for `adamw` of the trainer."""
+    """What stands in for `make_optimizer` of the trainer."""
 
-    def make(groups: Iterable[list[nn.Parameter]], settings: TrainingSection) -> torch.optim.Optimizer:
+    def make(groups: Iterable[list[nn.Parameter]], settings: TrainingSection, _: Any = None) -> torch.optim.Optimizer:
         parameters = [x for group in groups for x in group]
         if name == "lion":
             return Lion([{"params": parameters}], settings.rate)
         if name == "muon":
             largest = max(len(x) for x in parameters)  # the vocabulary: embeddings and readout
             return MuonAndAdamW(parameters, settings, {id(x) for x in parameters if len(x) == largest})
-        return own.adamw([parameters], settings)
+        return own.make_optimizer([parameters], settings)
 
     return make
 
@@ -91,7 +91,7 @@ def factory(name: str) -> Callable[..., torch.optim.Optimizer]:
 def run(name: str, recipe: str, settings: list[str], folder: Path) -> dict[str, Any]:
     from regard.training import loop
 
-    loop.adamw = factory(name)  # type: ignore[assignment]
+    loop.make_optimizer = factory(name)  # type: ignore[assignment]
     if name == "muon":  # the trainer sets a rate for each of its groups, and knows of one
         build = loop.Training._build
 

@@ -32,7 +32,7 @@ collect_ignore = []
 if find_spec("fastapi") is None:
     collect_ignore += ["viewer", "browser"]
 if find_spec("pydantic") is None:
-    collect_ignore += ["training", "commands", "test_plugins.py"]
+    collect_ignore += ["commands"]
 
 
 @pytest.fixture(autouse=True)

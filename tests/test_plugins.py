@@ -253,7 +253,7 @@ def test_an_entry_point_cannot_replace_a_kind_of_ours(package: Path) -> None:
         ("encoder.windth=3", r"encoder\.windth \(command line\): unknown key; did you mean width\?"),
         ("encoder.foo=3", r"encoder\.foo \(command line\): unknown key; known are kind, reads, width$"),
         ("head.foo=3", r"head\.foo \(command line\): unknown key; known are dropout, hidden, idf, kind, pooling$"),
-        ("encoder.width=0", "encoder.width is 0; it must be a whole number"),
+        ("encoder.width=0", "encoder: width is 0; it must be a whole number"),
         ("task=translat", "is 'translat'; it should be 'translate'"),
         ("data.colour=red", r"data\.colour \(command line\): unknown key; known are kind, longest, on_bad, rows, tok"),
         ("data.rows=many", r"data\.rows \(command line\): is 'many'; it should be a valid integer"),

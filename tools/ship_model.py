@@ -76,7 +76,7 @@ def ship(run_folder: str, name: str, sentences: int) -> Path:
     loaded.model.save_pretrained(folder, dtype=torch.float16)
     loaded.tokenizers.save(folder)
     loaded.model = load_model_and_tokenizers.load(name).model  # the weights as they are stored
-    pairs, tokenised = pairs_of_run(loaded, "test")
+    pairs, tokenised, _ = pairs_of_run(loaded)
     settings = {"beams": recipe.search.beams, "length_penalty": recipe.search.length_penalty}
     evaluation, _ = evaluate_loaded(loaded, pairs[:sentences], settings, tokens=None, tokenised=tokenised)  # type: ignore[arg-type]
     task = loaded.model.task

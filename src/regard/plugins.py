@@ -19,9 +19,11 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+UNKNOWN_KIND = "if it is a plug-in, install the package that has it"
 VARIABLE = "REGARD_PLUGINS"
 """The environment variable with the names of packages, separated by commas."""
 GROUPS = {part: f"regard.{part}s" for part in ("encoder", "decoder", "head", "task", "tokenizer")}
+GROUPS["loss"] = "regard.losses"
 GROUPS["data"] = "regard.data"
 """The groups of entry points, by part."""
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from regard.commands import app
-from regard.training.recipe_files import SWITCHES
+from regard.training.recipe_files import switches
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,7 @@ TINY = ("training.updates=4", "training.validate_every=2", "training.save_every=
 
 
 def test_every_switch_differs_from_the_whole_in_what_it_leaves_out() -> None:
-    for switch in SWITCHES.values():
+    for switch in switches().values():
         whole, broken = (switch.load(broken=broken).to_dict() for broken in (False, True))
         changed = {
             f"{section}.{key}={value}".lower()
@@ -30,7 +30,7 @@ def test_every_switch_differs_from_the_whole_in_what_it_leaves_out() -> None:
 
 def test_it_lists_the_switches_and_refuses_others() -> None:
     output = CliRunner().invoke(app, ["break"]).output
-    assert [line.split()[0] for line in output.splitlines()] == list(SWITCHES)
+    assert [line.split()[0] for line in output.splitlines()] == list(switches())
     with pytest.raises(ValueError, match="there is no part 'attention' to leave out"):
         CliRunner().invoke(app, ["break", "attention"], catch_exceptions=False)
 

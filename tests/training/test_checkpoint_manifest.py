@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-pytest.importorskip("pydantic")
-
 from regard.files import DamagedFileError
 from regard.models import EncoderDecoder
 from regard.training import Run, fit, recipe_files

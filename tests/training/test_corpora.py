@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("pydantic")
-
 from regard.training.corpora import check
 from regard.training.recipe_sections import FilesData, StreamData
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-pytest.importorskip("pydantic")
-
 from regard.data import EncodedCorpus, Pair, TokenizerPair
 from regard.models import EncoderDecoder
 from regard.training import fit, recipe_files
@@ -69,10 +67,11 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_two_processes_equal_one(joined: Path, tmp_path: Path) -> None:
-    script = tmp_path / "command.py"  # the first process starts the second one from its script
+    script = tmp_path / "command.py"
     script.write_text(SCRIPT)
     settings = [*SETTINGS, HALF, "training.devices=2", "training.strategy=ddp"]
-    command = [sys.executable, script, "train", joined / "tiny.toml", *settings, "--out", tmp_path / "run"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*torchrun, script, "train", joined / "tiny.toml", *settings, "--out", tmp_path / "run"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

@@ -39,8 +39,6 @@ from tests.support.small_translators import recurrent_translator, save_run
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("pydantic")
-
 
 @pytest.mark.parametrize(("columns", "header", "expected"), [
     ('["en", "fr"]', "fr,en", ("en", "fr")),

@@ -53,9 +53,6 @@ def test_labels_are_appended() -> None:
     assert labels.names == ["yes", "no", "never", "perhaps"]
 
 
-pytest.importorskip("pydantic")
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     torch.set_num_threads(1)

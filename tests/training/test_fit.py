@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-pytest.importorskip("pydantic")
-
 from regard.data import TokenizerPair
 from regard.decoding import translate
 from regard.models import Classifier, EncoderDecoder, load
@@ -70,7 +68,7 @@ class TestFit:
             EncoderDecoder.from_pretrained(run.model),
             TokenizerPair.load(run.model),
             read(run.recipe.data, "valid"),
-            **run.recipe.search.model_dump(),
+            **run.recipe.search.to_dict(),
         )
         last = measured(run.folder)[-1]
         assert float(last[6]) == pytest.approx(result.tokenised_bleu.value)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
-
-pytest.importorskip("pydantic")
 
 from regard.models import HeadConfig, RecurrentEncoderConfig
 from regard.training import Run, fit, recipe_files
@@ -140,14 +139,14 @@ class TestBefore:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         names = ("common-encoder", "bahdanau-phrasebook", "lstm-attention-opinions")
         several, single, classifier = (recipe_files.load_recipe(name, ["training.graphs=auto"]) for name in names)
-        own = single.model_copy(update={"encoder": OwnEncoder()})
-        head = classifier.model_copy(update={"head": OwnHead()})
+        own = replace(single, encoder=OwnEncoder())
+        head = replace(classifier, head=OwnHead())
         for recipe in (several, own, head):
             assert not uses_graphs(recipe)
-            forced = recipe.model_copy(update={"training": recipe.training.model_copy(update={"graphs": True})})
+            forced = recipe.with_settings("training", graphs=True)
             with pytest.raises(ValueError, match=r"training.graphs = true needs a model that a CUDA graph can record"):
                 uses_graphs(forced)
-        for recipe in (single, classifier, single.model_copy(update={"encoder": CapturableEncoder()})):
+        for recipe in (single, classifier, replace(single, encoder=CapturableEncoder())):
             assert uses_graphs(recipe)
 
     def test_no_gpu(self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-import pytest
 import torch
 from torch import nn
-
-pytest.importorskip("pydantic")
 
 from regard.training import Run
 from regard.training.distributed import SIGNALS, Processes, Signals
@@ -45,7 +42,7 @@ def test_a_worker_makes_batches_after_a_signal_to_the_process_group(tmp_path: Pa
     signals.install()
     signals.at_once = False
     try:
-        loader = data.loader(0, processes)
+        loader = data.loader(0)
         worker: Any = int(next(loader)[0])  # type: ignore[call-overload]
         assert worker != os.getpid()
         for number in SIGNALS:

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-pytest.importorskip("pydantic")
-
 from regard.models import EncoderDecoder
 from regard.training import fit, recipe_files
 from tests.support.tiny_training import measured, recipe_file

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("pydantic")
-
 from regard.training import Run, fit, fitting, recipe_files
 from tests.support.tiny_training import measured, recipe_file
 

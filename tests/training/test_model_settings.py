@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("pydantic")
-
 from regard.training.own_model import ModelRecipe
 from regard.training.recipe_sections import RecipeError
 

@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch import nn
-
-pytest.importorskip("pydantic")
-
 from safetensors.torch import load_file
+from torch import nn
 
 from regard.decoding import load_model_and_tokenizers
 from regard.files import DamagedFileError

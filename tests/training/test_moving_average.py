@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-
-pytest.importorskip("pydantic")
-
 from safetensors.torch import load_file
 
 from regard.data import TokenizerPair

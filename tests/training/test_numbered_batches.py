@@ -20,10 +20,9 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-pytest.importorskip("pydantic")
-
 from regard.training import fit
 from regard.training.own_model import LoaderBatches, ModelRecipe, ModelTask, numbered_batches
+from regard.training.recipe_sections import TrainingSection
 from regard.training.run import learning_curve
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def rows() -> TensorDataset:
 
 
 def batches(source: Any, rank: int = 0, world: int = 1, epoch: int = 0) -> list[Any]:
-    task = ModelTask(None, Line())
+    task = ModelTask(ModelRecipe(name="line", training=TrainingSection()), Line())
     share = task.batches(source, seed=1, epoch=epoch, rank=rank, world=world, fixed_shapes=False)
     return [share[i] for i in range(len(share))]
 

@@ -6,9 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-pytest.importorskip("pydantic")
-
-from regard.training.optimizer import adamw
+from regard.training.optimizer import make_optimizer
 from regard.training.recipe_sections import TrainingSection
 
 
@@ -17,7 +15,7 @@ def test_updates_are_those_of_the_formula() -> None:
     generator = torch.Generator().manual_seed(0)
     parameter = nn.Parameter(torch.randn(40, 30, generator=generator))
     start = parameter.detach().double()
-    optimizer = adamw([[parameter]], settings)
+    optimizer = make_optimizer([[parameter]], settings)
     assert optimizer.defaults["fused"] is True
 
     first, second, expected = torch.zeros_like(start), torch.zeros_like(start), start
@@ -33,7 +31,7 @@ def test_updates_are_those_of_the_formula() -> None:
 
 def test_complex_parameters_have_no_fused_kernel() -> None:
     parameter = nn.Parameter(torch.ones(3, dtype=torch.complex64))
-    optimizer = adamw([[parameter]], TrainingSection())
+    optimizer = make_optimizer([[parameter]], TrainingSection())
     parameter.grad = torch.ones_like(parameter)
     optimizer.step()
     assert bool((parameter.detach() != 1).all())
@@ -47,7 +45,9 @@ def test_a_parameter_with_gaps_is_updated_and_the_gaps_are_not(columns: slice, f
     storage = torch.randn(5, 4, 8, generator=generator).transpose(0, 1)
     before, seen = storage.clone(), torch.zeros_like(storage, dtype=torch.bool)
     seen[..., columns] = True
-    optimizer = adamw([[parameter := nn.Parameter(storage[..., columns])]], TrainingSection(rate=0.01, decay=0.0))
+    optimizer = make_optimizer(
+        [[parameter := nn.Parameter(storage[..., columns])]], TrainingSection(rate=0.01, decay=0.0)
+    )
     assert optimizer.defaults["fused"] is fused
     (parameter * torch.randn(parameter.shape, generator=generator)).sum().backward()
     optimizer.step()
@@ -73,7 +73,7 @@ def test_a_state_saved_before_the_optimizer_was_fused_goes_on_as_it_was() -> Non
     before, after = unfused(whole), unfused(resumed)
     update(before, whole, gradients)
     update(after, resumed, gradients[:2])
-    again = adamw([[resumed]], settings)
+    again = make_optimizer([[resumed]], settings)
     again.load_state_dict(after.state_dict())
     update(again, resumed, gradients[2:])
     torch.testing.assert_close(resumed, whole, rtol=0.0, atol=0.0)

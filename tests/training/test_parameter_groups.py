@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-pytest.importorskip("pydantic")
-
 from regard.training import fit
 from regard.training.loop import Training
 from regard.training.optimizer import parameter_groups, rate_share
@@ -95,26 +93,3 @@ def test_a_run_continues_with_other_betas_and_decay(tmp_path: Path, monkeypatch:
     groups = groups_at_update(monkeypatch)
     train(tmp_path, updates=3, decay=0.5, betas=[0.5, 0.6], resume=True)
     assert [(group["weight_decay"], group["betas"]) for group in groups] == [(0.5, (0.5, 0.6))] * 3
-
-
-def test_merged_groups_of_an_earlier_version_are_refused_before_anything_changes(tmp_path: Path) -> None:
-    """An earlier version had one group for each rate: here for `first` and the rest."""
-    train(tmp_path, updates=2, rate=0.05)
-    checkpoints = tmp_path / "checkpoints"
-    checkpoint = torch.load(checkpoints / "last.ckpt", weights_only=True)
-    rest, first, second = checkpoint["optimizer_states"][0]["param_groups"]
-    rest["params"] += first["params"]
-    checkpoint["optimizer_states"][0]["param_groups"] = [rest, second]
-    del checkpoint["regard"]["groups"]
-    torch.save(checkpoint, checkpoints / "last.ckpt")
-    for file in checkpoints.glob("checksums*.json"):
-        file.unlink()
-    before = (tmp_path / "recipe.toml").read_text()
-    message = r"its optimizer has 2 groups of parameters.*Begin a new run"
-    with pytest.raises(ValueError, match=message):
-        train(tmp_path, updates=3, rate=0.01, resume=True)
-    assert (tmp_path / "recipe.toml").read_text() == before
-    assert (tmp_path / "model").is_dir()
-    (tmp_path / "model").rename(tmp_path / "former")
-    with pytest.raises(ValueError, match=message):
-        train(tmp_path, updates=2, rate=0.05, resume=True)

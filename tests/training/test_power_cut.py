@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-pytest.importorskip("pydantic")
-
 from regard.decoding import load_model_and_tokenizers
 from regard.models import EncoderDecoder
 from regard.training import fit, recipe_files

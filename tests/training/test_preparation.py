@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-pytest.importorskip("pydantic")
-
 from regard.commands import app
 from regard.data import Batches, EncodedCorpus, TokenizerPair
 from regard.data.corpora import phrasebook

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-pytest.importorskip("pydantic")
 if not hasattr(os, "fork"):
     pytest.skip("needs fork", allow_module_level=True)
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pydantic")
-
 from regard.training.distributed import RESTARTS, batch_remark, check_processes, restarted
 from regard.training.recipe_sections import TrainingSection
 
@@ -52,4 +50,11 @@ def test_one_process_is_no_plural(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "1"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=r"^torchrun started 1 process, .* training\.devices = 2 on each of "):
+        check_processes(TrainingSection(devices=2))
+
+
+def test_several_devices_are_started_by_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match=r"torchrun --standalone --nproc-per-node 2 -m regard train"):
         check_processes(TrainingSection(devices=2))

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("pydantic")
-
 from regard.training import recipe_files
 from tests.support.command_line import run_command
 

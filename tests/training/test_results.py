@@ -19,6 +19,7 @@ from regard.training.results import (
     evaluation_tables,
     load_results,
     record_run_results,
+    run_tables,
     save_result,
 )
 from regard.training.scores import LabelScore
@@ -126,3 +127,19 @@ def test_few_labels_have_a_confusion_matrix_and_many_are_cut() -> None:
     assert "by what the model answered" in few
     assert "by what the model answered" not in many
     assert f"all {MAX_LABELS + 1} are in results.json" in many
+
+
+def test_what_differs_between_runs_and_their_curves(tmp_path: Path) -> None:
+    runs = [tmp_path / "a", tmp_path / "b"]
+    for run, rate, score in zip(runs, (0.1, 0.2), (3.5, 4.5), strict=True):
+        run.mkdir()
+        (run / "recipe.toml").write_text(f'name = "{run.name}"\nseed = 1\n[training]\nrate = {rate}\n')
+        (run / "metrics.csv").write_text(f"update,valid_nll,valid_bleu\n10,,\n10,2.5,{score}\n20,2.0,{score + 1}\n")
+    console = Console(width=100, file=io.StringIO())
+    for table in run_tables(runs):
+        console.print(table)
+    lines = [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert ["training.rate", "0.1", "0.2"] in lines
+    assert [["10", "3.5", "4.5"], ["20", "4.5", "5.5"]] == lines[-2:]
+    assert not any("seed" in line or "name" in line for line in lines)
+    assert not list(run_tables(runs[:1]))

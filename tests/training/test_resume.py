@@ -14,15 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-
-pytest.importorskip("pydantic")
-
 from typer.testing import CliRunner
 
 from regard.commands import app
 from regard.models import EncoderDecoder
 from regard.training import Run, fit, recipe_files, results
-from regard.training.batches import Corpora
 from regard.training.checkpoint import Checkpoints
 from regard.training.distributed import SIGNALS, Signals
 from regard.training.loop import Training
@@ -284,7 +280,7 @@ def test_a_run_can_be_used_from_another_folder(tmp_path: Path, monkeypatch: pyte
     recipe = recipe_files.load_recipe(
         "mean-opinions", ['data.kind="files"', 'data.train=["a.tsv"]', 'data.valid=["a.tsv"]']
     )
-    here = recipe.model_copy(update={"data": recipe.data.model_copy(update={"root": "."})})
+    here = recipe.with_settings("data", root=".")
     assert Run.create(anchored(here), tmp_path / "run").recipe.data.root == str(tmp_path)
     assert anchored(recipe).data.root == recipe.data.root  # the environment names it
     assert anchored(recipe_files.load_recipe("mean-opinions")) == recipe_files.load_recipe(
@@ -344,11 +340,13 @@ def test_a_signal_while_the_average_is_validated_says_how_to_continue(
 def test_a_signal_between_the_last_update_and_the_average_counts(
     sent: signal.Signals, straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def closes(self: Corpora) -> None:
+    from regard.training.fitting import ProgressBar
+
+    def stops(self: ProgressBar) -> None:
         monkeypatch.undo()
         signal.raise_signal(sent)
 
-    monkeypatch.setattr(Corpora, "close", closes)
+    monkeypatch.setattr(ProgressBar, "stop", stops)
     before = signal.signal(sent, lambda *_: None)
     try:
         with interrupted(sent):

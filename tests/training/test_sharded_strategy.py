@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-pytest.importorskip("pydantic")
-
 from regard.training import fit, recipe_files
 from tests.support.paths import ROOT
 from tests.support.process_groups import tiny_transformer

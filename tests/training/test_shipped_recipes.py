@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from regard.commands.train import EMBEDDED
-from regard.seeing import watch
-
-pytest.importorskip("pydantic")
-
 from regard.decoding import load_model_and_tokenizers
 from regard.models import EncoderDecoder
+from regard.seeing import watch
 from regard.training import fit, recipe_files
 from regard.training.corpora import read
 from regard.training.evaluation import evaluate_task

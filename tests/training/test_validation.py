@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-pytest.importorskip("pydantic")
-
 from regard.models.pretrained import snapshot_files
 from regard.training import fit, recipe_files
 from regard.training.loop import Training, ValidationState, is_better

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -60,6 +60,13 @@ def train(
     if resume is None and recipe is None:
         raise typer.BadParameter("give a recipe, or --resume with a run; `regard recipes` lists what ships")
     from ..training import recipe_files
+    from ..training.recipe_sections import RecipeError
+
+    if resume is None:
+        with suppress(RecipeError):  # all errors of a recipe are reported together, below
+            recipe_files.require_files(recipe or "", settings or [])
+    elif not resume.is_dir():
+        raise ValueError(f"{resume} is no run: there is no such folder")
     from ..training.distributed import ignore_signals
     from ..training.fitting import fit
     from ..training.run import RECIPE, Run
@@ -171,8 +178,11 @@ def evaluate(
     if task != "translate" and loaded.run is None:
         raise ValueError(f"{loaded.folder} is a model without its run, which says how it is scored; give the run")
     if file is None:
-        data: str = split or "test"
-        pairs, tokenised = pairs_of_run(loaded, split or "test")
+        data: str
+        pairs, tokenised, data = pairs_of_run(loaded, split)
+        if data == "valid" and split is None:
+            typer.echo("regard: this text has no test split, so the one that chose the weights is read", err=True)
+            typer.echo("regard: data.tested = 0.05 keeps a share apart; or give a FILE", err=True)
     else:
         # By its path: other files may have its name, and the run's own splits are called test and valid.
         data = f"./{file}" if str(file) in ("test", "valid") else str(file)
@@ -243,7 +253,7 @@ def compare(
     data: Annotated[str | None, typer.Option(metavar="NAME", help="Only scores on this data, e.g. test.")] = None,
     save_plot: options.SavePlot = None,
 ) -> None:
-    """Compare evaluated runs in a table.
+    """Compare runs: their scores, the settings that differ, and the curves of their validations.
 
     `regard evaluate` writes the scores of a run to its results.json; this prints them. Those of a model that the run
     had before it was extended are named RUN/model-UPDATES.
@@ -274,6 +284,8 @@ def compare(
             raise ValueError("these runs were evaluated on several things; choose one to plot with --data")
         results.save_length_curves(save_plot, {row.run: scores for row, scores in translations})
     for table in results.comparison_tables(rows):
+        output_console().print(table)
+    for table in results.run_tables(runs):
         output_console().print(table)
     if save_plot is not None:
         typer.echo(f"wrote {save_plot}")
@@ -306,10 +318,11 @@ def recipes(
       regard recipes transformer
     """
     from ..training import recipe_files
-    from ..training.recipe import recipe_toml
 
     architectures, corpora = recipe_files.architectures(), recipe_files.corpora()
     if name is not None:
+        from ..training.recipe import recipe_toml
+
         is_part = name in architectures | corpora
         typer.echo(recipe_files.part_toml(name) if is_part else recipe_toml(recipe_files.load_recipe(name)), nl=False)
         return
@@ -369,20 +382,20 @@ def break_it(
       regard break positions --save-plot positions.png
       regard break norm encoder.layers=24
     """
-    from ..training.recipe_files import SWITCHES
+    from ..training.recipe_files import switches
 
     if part is None:
-        for name, switch in SWITCHES.items():
+        for name, switch in switches().items():
             typer.echo(f"{name:<10} {switch.about} ({switch.recipe}, {' '.join(switch.off)})")
         return
-    if part not in SWITCHES:
-        raise ValueError(f"there is no part {part!r} to leave out; there are {', '.join(SWITCHES)}")
+    if part not in switches():
+        raise ValueError(f"there is no part {part!r} to leave out; there are {', '.join(switches())}")
     check_outputs(save_plot)
     from ..training.fitting import fit
     from ..training.loop import DivergedError
     from ..training.run import Run
 
-    switch, labels, lines = SWITCHES[part], {"whole": "whole", "broken": " ".join(SWITCHES[part].off)}, {}
+    switch, labels, lines = switches()[part], {"whole": "whole", "broken": " ".join(switches()[part].off)}, {}
     with recipe_errors():
         recipes = {name: switch.load(broken=name == "broken", settings=settings or []) for name in labels}
     for name, recipe in recipes.items():

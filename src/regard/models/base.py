@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, get_or
 
 import torch
 
-from ..plugins import load_plugin, plugin_path
+from ..plugins import UNKNOWN_KIND, load_plugin, plugin_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,6 @@ SOURCES: dict[TaskName, tuple[str, ...]] = {
 """What each task reads."""
 LARGEST = (1 << 31) - 1
 """The maximum of a size. Products of two sizes fit into the 64 bits that PyTorch counts with."""
-UNKNOWN_KIND = "if it is a plug-in, install the package that has it"
 UNBOUNDED = {"most": math.inf}
 """Metadata of a number that may be 1 and more; without it a float is a share, 0 ≤ x < 1."""
 

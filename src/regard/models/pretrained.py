@@ -48,7 +48,16 @@ class WeightsMismatch(ValueError):
 
 
 def seal(file: Path) -> None:
-    """Write the SHA-256 of a file into its header."""
+    """Write the SHA-256 of a file into its header.
+
+    safetensors writes the metadata in random order: sorted, equal weights are equal files with one SHA-256.
+    """
+    with file.open("r+b") as opened:
+        size = int.from_bytes(opened.read(8), "little")
+        header = json.loads(opened.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        opened.seek(8)
+        opened.write(json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode().ljust(size))
     place, digest = _digest(file)
     with file.open("r+b") as opened:
         opened.seek(place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,9 +21,8 @@ from .corpora import pair_stream
 from .distributed import ignore_signals
 from .preparation import VALID_PAIRS, CorpusPreparation, settings_changed
 from .recipe_sections import StreamData
-from .streams import FILES as STREAM_FILES
 from .streams import POSITIONS as STREAM
-from .streams import StreamFiles, StreamPositions, StreamUpdates
+from .streams import StreamPositions, StreamUpdates, stream_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,7 +77,6 @@ class Corpora:
     valid: EncodedCorpus
     valid_pairs: list[Pair]
     updates: UpdateBatches | StreamUpdates
-    files: StreamFiles
     validates: bool = True  # otherwise there is no validation set, and nothing is compared
 
     def __init__(self, run: Run, task: Task, say: Callable[[str], None], *, fixed_shapes: bool = False) -> None:
@@ -112,10 +111,10 @@ class Corpora:
             self.train = EncodedCorpus.build([], self.tokenizers)  # a stream has no statistics that are counted
             positions = StreamPositions(self.run.data / STREAM, writes=processes.is_first)
             # The first process writes the recipe, so its commit of a dataset counts for all.
-            data = recipe.data.model_copy(update={"revision": processes.broadcast(recipe.data.revision)})
+            data = replace(recipe.data, revision=processes.broadcast(recipe.data.revision))
             stream = pair_stream(data, seed=recipe.seed)
-            self.files = StreamFiles.of(data)
-            made = {"files": self.files.hash, **places}
+            self.files = stream_files(data)
+            made = {"files": self.files, **places}
             self.updates = StreamUpdates(recipe, self.task, stream, self.tokenizers, positions, **made)
             return
         self.train = EncodedCorpus.load(self.run.data / "train")
@@ -127,12 +126,16 @@ class Corpora:
                 f"corpus, {count_of(len(self.train), 'pair')}"
             )
 
-    def loader(self, update: int, processes: Processes) -> Iterator[list[Batch]]:
+    def loader(self, update: int) -> Iterator[list[Batch]]:
         """Endless: what this process accumulates in each update after `update`."""
         workers = self.run.recipe.training.workers
         if isinstance(self.updates, StreamUpdates):
             workers = min(workers, 1)  # each would read the whole stream
-            self._record_files(self.updates, update, processes)
+            if self.updates.changed(update):
+                epoch = self.updates.epoch_of(update + 1)
+                self.say(f"data.train changed since update {update:,}: epoch {epoch} begins again")
+            if not self.files:
+                self.say("the commit of data.dataset is not known: resuming will not notice that the dataset changed")
         return iter(
             DataLoader(self.updates, sampler=itertools.count(update), batch_size=None, **self.worker_settings(workers))
         )
@@ -140,16 +143,3 @@ class Corpora:
     def worker_settings(self, workers: int) -> dict[str, Any]:
         """The arguments of a DataLoader that has so many processes."""
         return {"num_workers": workers, "worker_init_fn": ignore_signals}
-
-    def _record_files(self, updates: StreamUpdates, step: int, processes: Processes) -> None:
-        """Write which files are streamed, and say what changed since the run was interrupted."""
-        file = self.run.data / STREAM_FILES
-        if former := updates.former_files(step):
-            names = self.files.changes(file, former)
-            self.say(
-                f"data.train changed since update {step:,} ({names}): epoch {updates.epoch_of(step + 1)} begins again"
-            )
-        if not self.files.stamps:
-            self.say("the commit of data.dataset is not known: resuming will not notice that the dataset changed")
-        if processes.is_first:
-            self.files.record(file)

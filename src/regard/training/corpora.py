@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-import glob
 import os
-import re
 from dataclasses import replace
 from importlib import import_module
 from itertools import chain, islice, repeat
@@ -18,53 +15,22 @@ from ..data.rows import DatasetSplit, Pair, text
 from ..data.tokenizer_pair import TokenizerPair
 from ..files import sha256
 from ..messages import count_of
-from .recipe_sections import DigitsData, FilesData, GeneratedData, PhrasesData, PluginData, StreamData, TextData
+from .recipe_files import expand_patterns, file_names, folder, require_path
+from .recipe_sections import (
+    DigitsData,
+    FilesData,
+    GeneratedData,
+    PhrasesData,
+    PluginData,
+    StreamData,
+    TextData,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from .recipe_sections import Data, PhotosData
 
-Source = str | list[str]
-"""A corpus in a recipe: a file, or the file of the sources and that of the targets."""
-VARIABLE = re.compile(r"\$\{(\w+)(:-([^}]*))?\}")
-"""${NAME} and ${NAME:-else} in a `data.root`."""
-
-
-def file_names(source: Source) -> list[str]:
-    return [source] if isinstance(source, str) else source
-
-
-def expand_patterns(root: Path, sources: list[Source]) -> list[Source]:
-    """The files that names with * stand for, each file once.
-
-    A pattern without files stays as it is, and is then reported as a missing file.
-    """
-    corpora: dict[tuple[str, ...], Source] = {}
-    for source in sources:
-        names = [source]
-        if isinstance(source, str) and "*" in source:
-            names = [*sorted(glob.glob(source, root_dir=root))] or names
-        for name in names:
-            corpora.setdefault(tuple(os.path.realpath(root / file) for file in file_names(name)), name)
-    return list(corpora.values())
-
-
-def folder(root: str) -> Path:
-    """A `data.root`, with ${NAME} and ${NAME:-else} replaced from the environment."""
-
-    def value(match: re.Match[str]) -> str:
-        name, fallback = match[1], match[3]
-        setting = os.environ.get(name) or fallback
-        if setting is None:
-            raise ValueError(f"data.root is {root!r}, and the environment has no {name}")
-        return setting
-
-    return Path(VARIABLE.sub(value, root)).expanduser()
-
-
-MOST_BESIDE = 10_000
-"""Names of a folder that are compared with one that is misspelt."""
 Split = Literal["train", "valid", "test"]
 
 
@@ -119,7 +85,7 @@ def read(data: Data, split: Split, source: str = "text") -> Corpus:
     if isinstance(data, GeneratedData):
         return Corpus([_generator_pairs(data, split)])
     if isinstance(data, TextData | PhrasesData):
-        return Corpus([PairReader([_running_text(data, split)])])
+        return Corpus([PairReader(_running_text(data, split))])
     from ..data.corpora import photos, spoken_digits
 
     if isinstance(data, DigitsData):
@@ -210,45 +176,42 @@ def corpus_parts(data: FilesData | StreamData, split: str) -> Iterator[CorpusPar
     if isinstance(data, StreamData):
         sources = expand_patterns(root, sources)
     for source, tag in zip(sources, chain(tags, repeat("")), strict=False):
-        files = tuple(str(_require_path(root / name, split, data.root)) for name in file_names(source))
+        files = tuple(str(require_path(root / name, split, data.root)) for name in file_names(source))
         yield CorpusPart(files, tuple(data.columns) if len(files) == 1 else None, data.on_bad, tag)
 
 
-def _require_path(file: Path, split: str, root: str) -> Path:
-    if file.exists():
-        return file
-    message = f"data.{split}: there is no {file.absolute()}"
-    beside = [other.name for other in islice(file.parent.glob("*"), MOST_BESIDE)]
-    if near := difflib.get_close_matches(file.name, beside, n=1):
-        raise ValueError(f"{message}; did you mean {near[0]}?")
-    variable = VARIABLE.search(root)
-    setting = f"it (or the environment variable {variable[1]})" if variable else "it"
-    raise ValueError(
-        f"{message}; data.root is {root!r}, from where the command is run: set {setting} to the folder that holds the "
-        "corpora"
-    )
-
-
 def _data_folder(data: DigitsData | PhotosData) -> Path:
-    return _require_path(folder(data.root) / data.folder, "folder", data.root)
+    return require_path(folder(data.root) / data.folder, "folder", data.root)
 
 
-def _running_text(data: TextData | PhrasesData, split: Split) -> Pair:
-    """Running text as one pair without a source; its end is both the validation and the test split."""
+def _running_text(data: TextData | PhrasesData, split: Split) -> list[Pair]:
+    """Running text as one pair without a source; none where no text is left to test with.
+
+    The end of the text validates, and what `tested` names is before it. Other sentences of the phrase book test.
+    """
     if isinstance(data, PhrasesData):
         from ..data.corpora.phrasebook import pairs
 
-        whole = "".join(f"{pair.source}\n" for pair in pairs(data.sentences, seed=data.seed, lectures=data.lectures))
+        tests = split == "test"
+        count = max(1, round(data.sentences * data.held_out)) if tests else data.sentences
+        part: Literal["train", "test"] = "test" if tests else "train"
+        sentences = pairs(count, seed=data.seed, lectures=data.lectures, split=part)
+        whole, tested = "".join(f"{pair.source}\n" for pair in sentences), 0.0
+        if tests:
+            return [Pair("nothing", whole, 0)]
     else:
-        root = folder(data.root)
-        whole = "".join(text(_require_path(root / name, "files", data.root)) for name in data.files)
-    cut = int(len(whole) * (1 - data.held_out))
-    part = whole[:cut] if split == "train" else whole[cut:]
-    if not part.strip():
+        root, tested = folder(data.root), data.tested
+        whole = "".join(text(require_path(root / name, "files", data.root)) for name in data.files)
+    ends = [int(len(whole) * (1 - data.held_out - tested)), int(len(whole) * (1 - data.held_out)), len(whole)]
+    begin, end = {"train": (0, ends[0]), "test": (ends[0], ends[1]), "valid": (ends[1], ends[2])}[split]
+    chosen = whole[begin:end]
+    if split == "test" and not tested:
+        return []
+    if not chosen.strip():
         raise ValueError(
             f"the text has {count_of(len(whole), 'character')}, and none is left for data.{split}; give more text"
         )
-    return Pair("nothing", part, 0)
+    return [Pair("nothing", chosen, 0)]
 
 
 def _generator_pairs(data: GeneratedData, split: Split) -> PairReader:

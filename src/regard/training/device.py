@@ -41,7 +41,7 @@ def one_thread(recipe: Recipe) -> Iterator[None]:
     Its operations are so short that a second thread saves nothing, and where another process keeps a core busy each
     of them waits for it. The recipe alone decides: how many threads there are shows in the last digits of the sums.
     """
-    parts = [part for part in (recipe.encoder, recipe.decoder) if part is not None]
+    parts = [part for name in ("encoder", "decoder") if (part := getattr(recipe, name, None)) is not None]
     narrow = any(part.recurrent for part in parts) and all(part.width <= NARROW for part in parts)
     threads = torch.get_num_threads()
     if narrow and accelerator(recipe.training) == "cpu":
@@ -78,11 +78,11 @@ def uses_graphs(recipe: Recipe) -> bool:
     settings = recipe.training
     alone = settings.devices * settings.nodes == 1 and settings.strategy != "fsdp"
     plain = not settings.activation_checkpointing and settings.precision != "16-mixed"
-    possible = alone and plain and accelerator(settings) == "cuda"
+    possible = alone and plain and not settings.loss and accelerator(settings) == "cuda"
     if settings.graphs is True and not possible:
         raise ValueError(
-            "training.graphs = true needs one CUDA device, and not FSDP, activation checkpointing or 16-mixed; leave "
-            "it at 'auto'"
+            "training.graphs = true needs one CUDA device, and not FSDP, activation checkpointing, 16-mixed or a "
+            "training.loss; leave it at 'auto'"
         )
     if settings.graphs is True and not recipe.capturable:
         raise ValueError(

@@ -11,16 +11,11 @@ import os
 import re
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import threading
-import time
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,6 +29,7 @@ from .device import accelerator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
     from types import FrameType
 
     from torch import Tensor
@@ -41,20 +37,14 @@ if TYPE_CHECKING:
     from ..models.decoder import Loss
     from .recipe_sections import TrainingSection
 
+    OwnLoss = Callable[[Any, Any], Loss]
+
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
 """Ctrl-C; the end of a job; and what Slurm sends before pre-emption (`#SBATCH --signal=USR1@120`). Windows has two."""
-CHILD = "REGARD_CHILD"
-"""An environment variable of the processes that the first process starts."""
 RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 """Environment variables with the number of times that torchrun or Slurm started the same command again."""
 CONNECTION = re.compile(r"connect|socket|peer|gloo|nccl|/pair\.cc|store", re.IGNORECASE)
 """In what a process group raises when another process is gone."""
-LOOK = 5.0
-"""Seconds in which the first process looks for the one that ended."""
-PERIOD = 0.5
-"""Seconds between two looks at the processes."""
-PATIENCE = 30.0
-"""Seconds in which the first process ends by itself after another one did: the process group tells it, or a signal."""
 TIMEOUT = timedelta(minutes=30)
 """In which all processes reach a collective: the others wait for the first one, which prepares the data."""
 
@@ -124,7 +114,7 @@ def first_signal(counts: list[float]) -> signal.Signals | None:
 
 @dataclass(frozen=True)
 class Place:
-    """This process among those that torchrun, Slurm or the first process started."""
+    """This process among those that torchrun or Slurm started."""
 
     launcher: str
     rank: int
@@ -135,7 +125,7 @@ class Place:
 def place() -> Place | None:
     """None for a process that nobody started as one of several."""
     environment = os.environ
-    started = "torchrun" if "TORCHELASTIC_RUN_ID" in environment else "regard" if CHILD in environment else ""
+    started = "torchrun" if "TORCHELASTIC_RUN_ID" in environment else ""
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
     if (
         not started
@@ -173,10 +163,10 @@ def check_processes(settings: TrainingSection) -> None:
         )
     if here is None and settings.nodes > 1:
         raise ValueError(f"training.nodes = {settings.nodes}: start the command on each of them with torchrun or srun")
-    if here is None and wanted > 1 and hasattr(sys, "ps1"):
+    if here is None and wanted > 1:
         raise ValueError(
-            f"training.devices = {settings.devices} starts the program once for each device, which an interactive "
-            "session has not: write it into a file, or start it with torchrun"
+            f"training.devices = {settings.devices} needs a process for each device, which torchrun starts: "
+            f"torchrun --standalone --nproc-per-node {settings.devices} -m regard train … (or your own program)"
         )
 
 
@@ -202,24 +192,20 @@ class Processes:
     """All processes of a run, seen from one of them; with a single one, nothing waits for anybody."""
 
     def __init__(self, settings: TrainingSection, continuation: str) -> None:
-        """Join them: where nobody has started the others, the first process does. `continuation` continues the run."""
+        """Join them. `continuation` is the command or the call that continues the run."""
         here, kind = place() or Place("", 0, 0, settings.devices), accelerator(settings)
         self.rank, self.world, self.continuation = here.rank, here.world, continuation
         self.sharded = settings.strategy == "fsdp"
         self.device = torch.device(kind, here.local_rank) if kind == "cuda" else torch.device(kind)
-        self.children: list[subprocess.Popen[bytes]] = []
         if kind == "cuda":
             torch.cuda.set_device(self.device)
         if self.world == 1 and not self.sharded:
             return
-        address = None
-        if not here.launcher and self.world > 1 and not distributed.is_initialized():
-            address = self._start_others()
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.devices))
         leave_groups_at_exit()
         if not distributed.is_initialized():
-            _join(here, "nccl" if kind == "cuda" else "gloo", address)
+            _join(here, "nccl" if kind == "cuda" else "gloo")
 
     @property
     def is_first(self) -> bool:
@@ -254,9 +240,12 @@ class Processes:
         if (received := first_signal(counts.tolist())) is not None:
             raise SystemExit(128 + received)
 
-    def loss(self, model: Any, smoothing: float) -> Callable[..., Loss]:
-        """`model.loss` of this process's batches, whose backward pass averages the gradients over all processes."""
-        single = BatchLoss(model, smoothing)
+    def loss(self, model: Any, smoothing: float, own: OwnLoss | None = None) -> Callable[..., Loss]:
+        """The loss of this process's batches, whose backward pass averages the gradients over all processes.
+
+        It is `model.loss`, or one's `own(model, batch)`.
+        """
+        single = BatchLoss(model, smoothing, own)
         if self.world == 1 or self.sharded:
             return single
         return nn.parallel.DistributedDataParallel(single)
@@ -268,52 +257,6 @@ class Processes:
         elif self.world > 1 and not last:
             return loss.no_sync()  # type: ignore[no-any-return]
         return nullcontext()
-
-    def _start_others(self) -> str:
-        """Run this program again for each other device; the address at which all meet."""
-        main = sys.modules["__main__"].__spec__
-        program = [str(Path(sys.argv[0]).absolute())] if main is None else ["-m", main.name.removesuffix(".__main__")]
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        shared = {CHILD: "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(self.world)}
-        for rank in range(1, self.world):
-            environment = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            self.children.append(subprocess.Popen([sys.executable, *program, *sys.argv[1:]], env=environment))
-        threading.Thread(target=self._observe, daemon=True, name="process-observer").start()
-        return f"tcp://127.0.0.1:{port}"
-
-    def _failure(self) -> tuple[int, int] | None:
-        """The rank and the return code of a process that ended other than with status 0."""
-        codes = [process.poll() for process in self.children]
-        return next(((rank, code) for rank, code in enumerate(codes, 1) if code), None)
-
-    def _observe(self) -> None:
-        """End the first process, with a message, if another one has ended and it has not noticed.
-
-        That is so while processes start, when the first one waits for the others to join; and in a collective of a
-        backend that does not notice. It has `PATIENCE` seconds to end by itself once the process group exists.
-        """
-        while (found := self._failure()) is None:
-            if all(process.returncode == 0 for process in self.children):
-                return
-            time.sleep(PERIOD)
-        (rank, code), joined = found, distributed.is_initialized()
-        if joined:
-            time.sleep(PATIENCE)
-        when = "while the processes worked together" if joined else "before all processes had started"
-        cause = "Its own message, above, says why. " if code > 0 else ""
-        if code == -signal.SIGKILL:
-            cause = "A process is killed this way by somebody, or by the system when memory runs out. "
-        print(
-            f"regard: process {rank} of {self.world} (counted from 0) ended {ending(code)} {when}, so that the others "
-            f"cannot continue. {cause}Continue with: {self.continuation}",
-            file=sys.stderr,
-            flush=True,
-        )
-        for process in self.children:
-            process.kill()
-        os._exit(exit_status(code))  # the main thread is waiting in C++ and runs no handler
 
     @contextmanager
     def lost_process_errors(self, update: Callable[[], int]) -> Iterator[None]:
@@ -332,14 +275,8 @@ class Processes:
             how = f"Continue from the last checkpoint with: {self.continuation}"
             if not CONNECTION.search(reason):
                 raise LostProcessError(f"{where}: {reason}. {how}") from error
-            deadline = time.monotonic() + LOOK  # the connection may be closed before the process has ended
-            while (found := self._failure()) is None and self.children and time.monotonic() < deadline:
-                time.sleep(PERIOD / 5)
             ended = "another process ended: see its message; one without a message was killed, perhaps because memory "
-            ended += "ran out"
-            if found is not None:
-                ended = f"process {found[0]} of {self.world} ended {ending(found[1])}"
-            message = f"{where}, since {ended}. {how}. The process group reported: {reason}"
+            message = f"{where}, since {ended}ran out. {how}. The process group reported: {reason}"
             raise LostProcessError(message) from error
 
 
@@ -348,18 +285,20 @@ class LostProcessError(OSError):
 
 
 class BatchLoss(nn.Module):
-    """`model.loss` as a forward pass, which DDP needs."""
+    """The loss of a batch as a forward pass, which DDP needs."""
 
-    def __init__(self, model: nn.Module, smoothing: float) -> None:
+    def __init__(self, model: nn.Module, smoothing: float, own: OwnLoss | None) -> None:
         super().__init__()
-        self.model, self.smoothing = model, smoothing
+        self.model, self.smoothing, self.own = model, smoothing, own
 
     def forward(self, batch: Any) -> Loss:
+        if self.own is not None:
+            return self.own(self.model, batch)
         return self.model.loss(batch, smoothing=self.smoothing)  # type: ignore[no-any-return, operator]
 
 
-def _join(here: Place, backend: str, address: str | None) -> None:
-    environment, method = os.environ, address
+def _join(here: Place, backend: str) -> None:
+    environment, method = os.environ, "env://"
     store: Any = None
     if here.world == 1:
         store = distributed.HashStore()  # type: ignore[attr-defined]
@@ -377,28 +316,12 @@ def _join(here: Place, backend: str, address: str | None) -> None:
         store = distributed.PrefixStore(attempt, shared)  # type: ignore[attr-defined]
     distributed.init_process_group(
         backend,
-        init_method=None if store is not None else method or "env://",
+        init_method=None if store is not None else method,
         store=store,
         rank=here.rank,
         world_size=here.world,
         timeout=TIMEOUT,
     )
-
-
-def ending(code: int) -> str:
-    """How a process ended, from its return code as `subprocess` has it: negative for a signal."""
-    if code >= 0:
-        return f"with status {code}"
-    try:
-        return f"by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"by signal {-code}"
-
-
-def exit_status(code: int) -> int:
-    """The status of the whole run: 128 + the number of a signal that interrupts it, and 1 for every other end."""
-    status = 128 - code if code < 0 else code
-    return status if status - 128 in SIGNALS else 1
 
 
 # Sharded models

@@ -267,7 +267,7 @@ def evaluate_task(
     nll, count = task.loss_sums(model, encoded).tolist()
     answers = task.answers(model, tokenizers, pairs)
     values = task.figures(answers, pairs, nll / count, model, tokenizers)
-    search = task.recipe.search.model_dump() if task.searches else {}
+    search = task.recipe.search.to_dict() if task.searches else {}
     labels = by_label(answers, pairs, tokenizers.target.names) if task.name == "classify" else {}
     return TaskEvaluation(task.name, len(pairs), values, task.amount(encoded), search, labels), answers
 
@@ -348,21 +348,29 @@ def _has_columns(file: Path, columns: tuple[Column, ...]) -> bool:
     return not any(kind in reader.reasons for kind in unfit)
 
 
-def pairs_of_run(loaded: Pretrained, split: Literal["test", "valid"]) -> tuple[list[Pair], bool]:
-    """The pairs of a split of the run's recipe, and whether their text is tokenised."""
+def pairs_of_run(
+    loaded: Pretrained, split: Literal["test", "valid"] | None = None
+) -> tuple[list[Pair], bool, Literal["test", "valid"]]:
+    """The pairs of a split of the run's recipe, whether their text is tokenised, and which split it is.
+
+    By default the test split; of running text that has none, the one that validated.
+    """
     if loaded.run is None:
         raise ValueError(f"{loaded.folder} is a model without a recipe: say which FILE of pairs to evaluate on")
     recipe = Run.open(loaded.run).recipe
-    if pairs := list(read(recipe.data, split, recipe.source.kind)):
-        return pairs, recipe.data.tokenised
-    other: Literal["test", "valid"] = "valid" if split == "test" else "test"
+    chosen = split or "test"
+    if split is None and recipe.data.kind == "text" and not recipe.data.tested:
+        chosen = "valid"
+    if pairs := list(read(recipe.data, chosen, recipe.source.kind)):
+        return pairs, recipe.data.tokenised, chosen
+    other: Literal["test", "valid"] = "valid" if chosen == "test" else "test"
     advice = f"give a FILE of {ROWS[loaded.model.task].format(source=recipe.source.kind)}"
     try:
         if next(iter(read(recipe.data, other, recipe.source.kind)), None) is not None:
             advice = f"use --split {other}, or {advice}"
     except (OSError, ValueError):  # the other split cannot be read: no advice, and not what was asked
         pass
-    raise ValueError(f"there is nothing to evaluate on: the recipe's data.{split} is empty; {advice}")
+    raise ValueError(f"there is nothing to evaluate on: the recipe's data.{chosen} is empty; {advice}")
 
 
 def evaluate_loaded(
@@ -375,7 +383,7 @@ def evaluate_loaded(
         )
     assert loaded.run is not None
     recipe = Run.open(loaded.run).recipe
-    recipe = recipe.model_copy(update={"search": recipe.search.model_copy(update=dict(settings))})
+    recipe = recipe.with_settings("search", **settings)
     return evaluate_task(recipe_task(recipe), loaded.model, loaded.tokenizers, pairs)
 
 

@@ -16,9 +16,11 @@ from ..models.encoder_decoder import EncoderDecoder
 from ..models.multi_decoder import MultiDecoder
 from ..models.pretrained import MODEL_TYPES, read
 from ..models.pretrained import load as load_model
+from .optimizer import in_parts, require_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from torch import Tensor, nn
 
@@ -80,18 +82,16 @@ def extended_labels(labels: LabelSet, texts: Iterable[str]) -> LabelSet:
     return LabelSet([*labels.names, *LabelSet.sorted_names(new)])
 
 
-def in_parts(name: str, parts: Iterable[str]) -> bool:
-    """Whether a parameter belongs to one of these parts: `encoder` has `encoder.embedding.weight`."""
-    return any(name == part or name.startswith(f"{part}.") for part in parts)
-
-
-def require_parts(model: nn.Module, parts: Iterable[str], key: str) -> None:
-    """Raise an error that names a part which the model does not have."""
-    names = list(model.state_dict())
-    for part in parts:
-        if not any(in_parts(name, [part]) for name in names):
-            known = sorted({".".join(name.split(".")[:depth]) for name in names for depth in (1, 2)})
-            raise ValueError(f"{key} names {part!r}, and the model has no such part; it has {', '.join(known[:40])}")
+def read_model(name: str) -> tuple[Path, dict[str, Any], Any]:
+    """The folder of the model that `training.init` names, its config.json, and that as a configuration."""
+    try:
+        folder, _ = find(name)
+        kind, values = read(folder)
+        if kind not in MODEL_TYPES:
+            raise ValueError(f"{folder} is no model of regard: its model_type is {kind!r:.40}")
+        return folder, values, MODEL_TYPES[str(kind)].config_class.from_dict(values)
+    except ValueError as error:
+        raise ValueError(f"training.init = {name!r}: {error}") from None
 
 
 class WarmStart:
@@ -101,16 +101,10 @@ class WarmStart:
         settings = recipe.training
         self.recipe, self.name, self.parts = recipe, settings.init, settings.init_parts
         self.extends = settings.init_vocabulary == "extend"
-        try:
-            self.folder, _ = find(self.name)
-            kind, values = read(self.folder)
-            if kind not in MODEL_TYPES:
-                raise ValueError(f"{self.folder} is no model of regard: its model_type is {kind!r:.40}")
-            self.config: Any = MODEL_TYPES[str(kind)].config_class.from_dict(values)
-            with torch.device("meta"):
-                self._shapes = _shapes(MODEL_TYPES[str(kind)](self.config))
-        except ValueError as error:
-            raise ValueError(f"training.init = {self.name!r}: {error}") from None
+        self.folder, _, self.config = read_model(self.name)
+        kind = next(each for each in MODEL_TYPES.values() if each.config_class is type(self.config))
+        with torch.device("meta"):
+            self._shapes = _shapes(kind(self.config))
 
     def takes(self, name: str) -> bool:
         """Whether this parameter starts with the other model's."""

@@ -1,17 +1,21 @@
-"""What training says and where its metrics go: a progress bar or plain lines; TensorBoard, Weights & Biases, MLflow."""
+"""`fit`: what is checked before a run begins, what it says, and where its metrics go."""
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import shutil
 import time
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..files import DamagedFileError, make_folder, remove_unfinished
 from ..messages import redacted
@@ -19,18 +23,27 @@ from .checkpoint import read_checkpoint, seed_everything
 from .corpora import check, check_tokenizer
 from .device import one_thread, require_precision, uses_graphs
 from .distributed import Processes, Signals, batch_remark, check_processes, is_first_process, restarted
-from .optimizer import rate, require_part_groups
+from .fine_tuning import WarmStart
+from .optimizer import rate
 from .preparation import write_settings
+from .recipe_sections import GIVEN
 from .run import Provenance, Run, RunExtension, anchored, changed_settings, flat_settings, holds_run, require_open
 from .streams import pin_revision
 from .tasks import recipe_task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from rich.progress import TaskID
+    import torch
+    from rich.progress import Progress, TaskID
+    from torch import nn
+    from torch.utils.data import DataLoader
 
+    from .batches import Corpora
+    from .loop import Given
+    from .recipe import Recipe
     from .recipe_sections import TrainingSection
+    from .tasks import Task
 
 QUIET = 10.0
 """Seconds between lines where the output is no terminal."""
@@ -55,6 +68,8 @@ class ProgressBar:
     def start(self, done: int, updates: int) -> None:
         self._updates, self._said = updates, time.monotonic()
         if self.shown and self.console.is_terminal:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
             columns = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[figures]}"))
             self._bar = Progress(*columns, console=self.console)
             self._task = self._bar.add_task("", total=updates, completed=done, figures="")
@@ -157,15 +172,6 @@ def metric_loggers(run: Run) -> list[Any]:
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from torch import nn
-    from torch.utils.data import DataLoader
-
-    from .batches import Corpora
-    from .recipe import Recipe
-    from .tasks import Task
-
     GivenBatches = Sequence[Any] | DataLoader[Any]
     RunParts = Callable[[Run, Callable[[str], None]], tuple[Task, Corpora]]
 
@@ -179,6 +185,10 @@ def fit(
     train: GivenBatches | None = None,
     valid: GivenBatches | None = None,
     seed: int = 1,
+    loss: Callable[[Any, Any], Any] | None = None,
+    metric: Callable[[Any], float] | None = None,
+    optimizer: str | Callable[[Any], torch.optim.Optimizer] | None = None,
+    callbacks: Sequence[Callable[[int, dict[str, Any]], object]] = (),
     **settings: Any,
 ) -> Run:
     """Train a recipe into `folder`; with `resume`, continue the run in that folder.
@@ -189,94 +199,101 @@ def fit(
     [training], without FSDP. The model has the kept weights afterwards, and `folder/model` too. Without `valid` nothing
     is validated, and the last weights are kept.
 
-    A run can continue with other settings in [data], [training] and [search] (`run/run_extension.py`): more updates,
-    more data. The schedule is then that of the new settings, from the next update on.
+    `loss(model, batch)` is minimised instead; `metric(model)`, the higher the better, chooses the weights that are
+    kept; `optimizer` is the name of a class in torch.optim or makes one from groups of parameters, as
+    `partial(torch.optim.SGD, momentum=0.9)` does, and its rate follows the schedule; `callbacks` are called with the
+    update and the figures of each line of metrics.csv, and one that returns True ends the training.
+
+    A run can continue with other settings in [data], [training] and [search]: more updates, more data. The schedule is
+    then that of the new settings, from the next update on.
 
     Ctrl-C raises KeyboardInterrupt once the current update is saved, SIGTERM and SIGUSR1 SystemExit(128 + number).
     """
     from torch import nn
 
-    if isinstance(recipe, nn.Module):
-        return _fit_model(recipe, Path(folder), train, valid, seed, settings, resume=resume, force=force)
-    if train is not None or valid is not None or settings:
-        raise TypeError("train, valid and settings of [training] are for a model; a recipe has its own")
-    recipe, folder = anchored(recipe), Path(folder)
-    check_processes(recipe.training)
-    changed: dict[str, list[Any]] = {}
+    from .loop import Given
+
+    folder = Path(folder)
+    if optimizer is not None:
+        settings["optimizer"] = optimizer if isinstance(optimizer, str) else GIVEN
+    given = Given(loss, metric, None if isinstance(optimizer, str) else optimizer, callbacks)
     restart = not resume and restarted() and holds_run(folder)
     resume = resume or restart
-    if resume:
-        run = Run.open(folder)
-        recipe = pin_revision(recipe, run.recipe, restart=restart)
-        changed = changed_settings(run.recipe, recipe)
-        require_open(changed, folder)
+    chosen: Any = recipe
+    if isinstance(recipe, nn.Module):
+        chosen, begun, parts = _own_model(recipe, folder, train, valid, seed, settings, given, resume=resume)
+    elif train is not None or valid is not None or settings.keys() - {"optimizer"}:
+        raise TypeError("train, valid and settings of [training] are for a model; a recipe has its own")
     else:
-        recipe = pin_revision(recipe)
-        run = Run(folder, recipe)
-        check_tokenizer(recipe.tokenizer.load)
-        if recipe.training.init:
-            from .fine_tuning import WarmStart
-
-            WarmStart(recipe).check()
-    if not resume or any(key.startswith("data.") for key in changed):
-        check(recipe.data)
-    require_packages(recipe.training)
-    require_precision(recipe.training)
-    with run_session(run, recipe, changed, resume=resume, force=force) as extension:
-        if changed:
-            run = Run(folder, recipe)
-        with one_thread(recipe):
-            _fit(run, _recipe_parts, extension, resume=resume, changed=changed)
+        chosen = anchored(recipe.with_settings("training", **settings) if settings else recipe)
+        begun, parts = Run.open(folder).recipe if resume else None, partial(_recipe_parts, given)
+        if chosen.data.kind == "stream":
+            chosen = pin_revision(chosen, begun, restart=restart)
+    check_processes(chosen.training)
+    changed = changed_settings(begun, chosen) if begun is not None else {}
+    require_open(changed, folder)
+    if hasattr(chosen, "data"):
+        if not resume:
+            check_tokenizer(chosen.tokenizer.load)
+            if chosen.training.init:
+                WarmStart(chosen).check()
+        if not resume or any(key.startswith("data.") for key in changed):
+            check(chosen.data)
+    require_packages(chosen.training)
+    require_precision(chosen.training)
+    run = Run(folder, chosen)
+    with run_session(run, chosen, changed, resume=resume, force=force) as extension, one_thread(chosen):
+        _fit(run, parts, extension, given, resume=resume, changed=changed)
     return run
 
 
-def _recipe_parts(run: Run, say: Callable[[str], None]) -> tuple[Task, Corpora]:
+def _recipe_parts(given: Given, run: Run, say: Callable[[str], None]) -> tuple[Task, Corpora]:
     from .batches import Corpora
 
     task = recipe_task(run.recipe)
-    return task, Corpora(run, task, say, fixed_shapes=uses_graphs(run.recipe))
+    if given.metric is not None:
+        task.measure_by(given.metric)
+    graphs = given.loss is None and uses_graphs(run.recipe)
+    return task, Corpora(run, task, say, fixed_shapes=graphs)
 
 
-def _fit_model(
+def _own_model(
     model: nn.Module,
     folder: Path,
     train: GivenBatches | None,
     valid: GivenBatches | None,
     seed: int,
     settings: dict[str, Any],
+    given: Given,
     *,
     resume: bool,
-    force: bool,
-) -> Run:
-    from .own_model import ModelData, ModelRecipe, ModelTask
+) -> tuple[Any, Any, RunParts]:
+    """The recipe of the call and that of the run which it continues, and what makes task and batches."""
+    from .own_model import ModelData, ModelRecipe, ModelTask, takes_smoothing
 
-    recipe: Any = ModelRecipe.of_call(folder, seed, settings, train, validates=valid is not None)
-    resume = resume or (restarted() and holds_run(folder))
-    if resume:
-        begun = ModelRecipe.open(folder)
-        recipe = recipe.model_copy(update={"name": begun.name})  # of the folder where the run began; it may have moved
-    check_processes(recipe.training)
-    require_packages(recipe.training)
-    require_precision(recipe.training)
-    run, changed = Run(folder, recipe), dict[str, list[Any]]()
+    smooths = given.loss is None and takes_smoothing(model)
+    recipe: Any = ModelRecipe.of_call(folder, seed, settings, train, validates=valid is not None, smooths=smooths)
+    begun = ModelRecipe.open(folder) if resume else None
+    if begun is not None:
+        recipe = replace(recipe, name=begun.name)  # of the folder where the run began; it may have moved
 
     def parts(run: Run, say: Callable[[str], None]) -> tuple[Task, Corpora]:
-        task = ModelTask(recipe, model)
+        task = ModelTask(recipe, model, given)
         return task, ModelData(run, task, say, train, valid)
 
-    parts(run, print)  # what is wrong with them, before the folder is made
-    if resume:
-        changed = changed_settings(begun, recipe)  # type: ignore[arg-type]
-        require_open(changed, folder)
-    with run_session(run, recipe, changed, resume=resume, force=force) as extension:
-        finished = resume and not changed and run.model.exists()
-        _fit(run, parts, extension, resume=resume, changed=changed)
-        if finished:
-            ModelTask(recipe, model).load_kept(run.model)
-    return run
+    parts(Run(folder, recipe), print)  # what is wrong with them, before the folder is made
+    return recipe, begun, parts
 
 
-def _fit(run: Run, parts: RunParts, extension: RunExtension, *, resume: bool, changed: dict[str, list[Any]]) -> None:
+def _fit(
+    run: Run,
+    parts: RunParts,
+    extension: RunExtension,
+    given: Given,
+    *,
+    resume: bool,
+    changed: dict[str, list[Any]],
+) -> None:
     """Prepare, train, and keep the best model; what ends it by a signal says how to continue."""
     from .loop import Training
 
@@ -285,19 +302,20 @@ def _fit(run: Run, parts: RunParts, extension: RunExtension, *, resume: bool, ch
     if first:
         remove_unfinished(folder)
     bar = ProgressBar(shown=first)
+    seed_everything(recipe.seed)
+    task, corpora = parts(run, bar.say)
     if resume and not changed and run.model.exists():  # changed: the first process is about to move that model
         bar.say(f"{folder} is finished: its model is in {run.model}")
+        task.load_kept(run.model)
         return
     for remark in _remarks(recipe, changed):
         bar.say(remark)
-    seed_everything(recipe.seed)
-    task, corpora = parts(run, bar.say)
     signals, training = Signals(), cast("Any", None)
     signals.install()
     try:
         processes = Processes(recipe.training, run.continuation)
-        training = Training(run, task, corpora, bar, processes, signals)
-        with processes.lost_process_errors(lambda: training.update):
+        training = Training(run, task, corpora, bar, processes, signals, given)
+        with processes.lost_process_errors(lambda: training.update), full_disk_errors(run):
             checkpoint = training.checkpoints.resumable(bar.say) if resume else None
             if resume and checkpoint is None:
                 bar.say(f"{folder} has no checkpoint yet: training begins anew")
@@ -331,6 +349,26 @@ def _fit(run: Run, parts: RunParts, extension: RunExtension, *, resume: bool, ch
             logger.close()
         signals.restore()
         bar.stop()
+
+
+NO_SPACE = re.compile(r"No space left|Disk quota|PytorchStreamWriter|unexpected pos|\bos error (?:28|122)\b")
+"""In what libraries raise when a file cannot grow."""
+
+
+@contextmanager
+def full_disk_errors(run: Run) -> Iterator[None]:
+    """Name the folder, and what continues the run, where a disk is full: nothing that was saved is lost."""
+    try:
+        yield
+    except Exception as error:
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if not full and not NO_SPACE.search(str(error)):
+            raise
+        free = shutil.disk_usage(run.folder).free / 1e6
+        raise OSError(
+            f"the disk of {run.folder} is full ({free:,.0f} MB free): what was saved before is whole; free some, and "
+            f"continue with: {run.continuation}"
+        ) from error
 
 
 def _remarks(recipe: Recipe, changed: dict[str, list[Any]]) -> Iterator[str]:
@@ -370,7 +408,7 @@ def run_session(
         checkpoint = _last_checkpoint(run)
         update = 0 if checkpoint is None else int(checkpoint["global_step"])
         if first and changed:
-            _check_extension(run, recipe, checkpoint, update, changed)
+            _check_extension(run, recipe, update)
         elif first and not run.model.exists():
             Provenance(run.folder).begin_session(update, {})
         yield RunExtension(run, recipe, update, changed)
@@ -385,15 +423,9 @@ def _last_checkpoint(run: Run) -> dict[str, Any] | None:
     return None
 
 
-def _check_extension(
-    run: Run, recipe: Recipe, checkpoint: dict[str, Any] | None, update: int, changed: dict[str, list[Any]]
-) -> None:
-    settings = recipe.training
-    if settings.updates < update:
+def _check_extension(run: Run, recipe: Recipe, update: int) -> None:
+    if recipe.training.updates < update:
         raise ValueError(
-            f"the run is at update {update:,}, and training.updates = {settings.updates:,} is less: raise it"
+            f"the run is at update {update:,}, and training.updates = {recipe.training.updates:,} is less: raise it"
         )
-    if checkpoint is not None:
-        highest, _ = changed.get("training.rate", (settings.rate, settings.rate))
-        require_part_groups(checkpoint, settings, highest, run.folder)
     write_settings(run)  # a run of an earlier version has not written them

@@ -47,12 +47,23 @@ from .distributed import (
     shard_model,
     whole_weights,
 )
-from .fine_tuning import WarmStart, in_parts, require_parts
-from .optimizer import MovingAverage, adam_settings, adamw, parameter_groups, rate, rate_share, require_groups
-from .own_model import ModelLoss
+from .fine_tuning import WarmStart
+from .optimizer import (
+    MovingAverage,
+    in_parts,
+    make_optimizer,
+    optimizer_settings,
+    parameter_groups,
+    rate,
+    rate_share,
+    require_parts,
+)
+from .own_model import ModelLoss, as_loss
 from .run import Provenance
+from .tasks import recipe_loss
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from signal import Signals as Signal
 
@@ -65,6 +76,20 @@ if TYPE_CHECKING:
     from .recipe_sections import TrainingSection
     from .run import Run, RunExtension
     from .tasks import Task
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the caller of `fit` gives in place of what a recipe names."""
+
+    loss: Callable[[Any, Any], Any] | None = None
+    """(model, batch) → the mean loss as a scalar, or a `regard.models.Loss`."""
+    metric: Callable[[Any], float] | None = None
+    """model → a score, the higher the better, at every validation."""
+    optimizer: Callable[[Any], torch.optim.Optimizer] | None = None
+    """Groups of parameters → optimizer; its rate is set at every update."""
+    callbacks: Sequence[Callable[[int, dict[str, Any]], object]] = ()
+    """Called by the first process with each line of metrics.csv; one that returns True ends the training."""
 
 
 class DivergedError(ValueError):
@@ -86,10 +111,17 @@ class Training:
     model: Any  # what `Task.model` makes
 
     def __init__(
-        self, run: Run, task: Task, corpora: Corpora, bar: ProgressBar, processes: Processes, signals: Signals
+        self,
+        run: Run,
+        task: Task,
+        corpora: Corpora,
+        bar: ProgressBar,
+        processes: Processes,
+        signals: Signals,
+        given: Given,
     ) -> None:
         self.run, self.task, self.corpora, self.bar = run, task, corpora, bar
-        self.processes, self.signals = processes, signals
+        self.processes, self.signals, self.given = processes, signals, given
         self.settings = run.recipe.training
         self.precision = Precision(self.settings, processes.device)
         self.checkpoints = Checkpoints(run, self.settings.average)
@@ -99,6 +131,7 @@ class Training:
         self.loggers: list[Any] = []
         self.update = 0  # how many there have been
         self.stops = False  # before the last update
+        self._asked_to_end = False  # by a callback
         self.interrupted: Signal | None = None  # by a signal to this process or another
         self._signalled: Tensor | None = None  # how many processes had received each signal at the last update
         self._sums: Tensor | None = None  # of [tokens, total, nll] since the last line of metrics
@@ -115,7 +148,7 @@ class Training:
         states = None if resumed is None else self._load(resumed[0], extension)
         if self.update >= settings.updates:
             return
-        batches = self.corpora.loader(self.update, self.processes)
+        batches = self.corpora.loader(self.update)
         following = next(batches)
         self._begin(resumed, states, extension)
         while self.update < settings.updates and not self.stops:
@@ -131,7 +164,8 @@ class Training:
             self._show()
             if self.corpora.validates and (update % settings.validate_every == 0 or last):
                 self.validate()
-            if update % settings.save_every == 0 or last or self._patience_is_over():
+            self.stops = self._is_over()
+            if update % settings.save_every == 0 or last or self.stops:
                 self._take_snapshot()
                 self.save()
             if self.processes.world == 1:  # with several, all of them learned of it in `backward`
@@ -208,9 +242,11 @@ class Training:
             self._move_bar(total / tokens, tokens / (time.perf_counter() - self._since))
 
     def _move_bar(self, loss: float, speed: float) -> None:
-        self.bar.move(self.update, f"loss {loss:.3f}  {speed:,.0f} tokens/s  {self._figures}")
+        unit = getattr(self.model, "unit", "tokens")  # what the loss is a sum of
+        self.bar.move(self.update, f"loss {loss:.3f}  {speed:,.0f} {unit}/s  {self._figures}")
 
     def _record(self, line: dict[str, int | float]) -> None:
+        asked = False
         if self.processes.is_first:
             self.metrics.write(line)
             values = {name: value for name, value in line.items() if name != "update"}
@@ -218,6 +254,10 @@ class Training:
                 values["hp_metric"] = line[self.task.column]  # the score beside the recipe, in TensorBoard's HPARAMS
             for logger in self.loggers:
                 logger.log(values, int(line["update"]))
+            for callback in self.given.callbacks:
+                asked |= callback(int(line["update"]), {name: line[name] for name in values if name in line}) is True
+        if self.given.callbacks:
+            self._asked_to_end |= self.processes.broadcast(asked)
 
     def _require_finite(self) -> None:
         """Before anything is saved. The sum is over all processes, so all of them stop here."""
@@ -230,12 +270,13 @@ class Training:
         """Measure loss and score, and keep the weights if they are the best so far."""
         began = time.perf_counter()
         nll, score = self._measure()
+        score = self.task.judged(score, nll)
         if self.standing.add(self.update, score, nll, self.settings):
             weights = self._weights()
             if self.processes.is_first:
                 self.checkpoints.take_best(self.update, weights)
-        self.stops = self._patience_is_over()
-        self._figures = f"{self.task.shown(score)}, best {self.task.shown(self.standing.best)}"
+        shown = [self.task.shown(each, judged=True) for each in (score, self.standing.best)]
+        self._figures = f"{shown[0]}, best {shown[1]}"
         self._since += time.perf_counter() - began
 
     def _validate_init(self) -> None:
@@ -253,15 +294,17 @@ class Training:
             if self.processes.sharded:  # decoding calls the parts of a model, which FSDP does not expect
                 whole = self._whole.to(self.processes.device).eval()
                 copy_whole(self.model, whole)
-            nll, score = validate(self.task, self.corpora, whole, self.processes)
+            nll, score = validate(self.task, self.corpora, whole, self.processes, self.given.metric)
         self.model.train()
-        self._record({"update": self.update, "valid_nll": nll, self.task.column: abs(score)})
+        self._record(
+            {"update": self.update, "valid_nll": nll, self.task.column: score if self.given.metric else abs(score)}
+        )
         loss = "" if self.task.measure == "loss" else f"loss {nll:.3f}, "  # the score of a language model is its loss
         self.bar.say(f"update {self.update:,}: validation {loss}{self.task.shown(score)}")
         return nll, score
 
-    def _patience_is_over(self) -> bool:
-        return self.standing.patience_is_over(self.settings)
+    def _is_over(self) -> bool:
+        return self._asked_to_end or self.standing.patience_is_over(self.settings)
 
     # Save
 
@@ -350,11 +393,18 @@ class Training:
         seed_everything(recipe.seed + processes.rank)  # … and different dropout
         groups = parameter_groups(model, settings)
         self._shares = [rate_share(part, settings) for part in groups]
-        self.optimizer = adamw(groups.values(), settings)
-        self.loss: Any = processes.loss(model, settings.smoothing)
+        self.optimizer = make_optimizer(groups.values(), settings, self.given.optimizer)
+        self.loss: Any = processes.loss(model, settings.smoothing, self._own_loss())
         if self.corpora.fixed_shapes:
             mixed = self.precision.mixed
             self.loss = CudaGraphs(model, smoothing=settings.smoothing, autocast=mixed)
+
+    def _own_loss(self) -> Callable[[Any, Any], Loss] | None:
+        """The loss that `fit` was given or the recipe names, for a model of a recipe."""
+        own = self.given.loss or (recipe_loss(self.run.recipe) if self.run.recipe.training.loss else None)
+        if own is None or isinstance(self.model, ModelLoss):  # which has it
+            return None
+        return lambda model, batch: as_loss(own(model, batch), type(own).__name__)[0]
 
     def _load(self, file: Path, extension: RunExtension) -> list[dict[str, Any]]:
         """Continue from a checkpoint; the random states of all processes."""
@@ -371,7 +421,6 @@ class Training:
             stored = {name.removeprefix("model."): tensor for name, tensor in checkpoint["state_dict"].items()}
             prefix = "model." if isinstance(self.model, ModelLoss) else ""
             require_same_parameters(stored, self.model.state_dict(), prefix, self.run)
-            require_groups(checkpoint, len(parameter_groups(self.model, self.settings)), self.run.folder)
             self.model.load_state_dict(stored)
             self.optimizer.load_state_dict(checkpoint["optimizer_states"][0])
         if self.precision.scaler is not None and "MixedPrecision" in checkpoint:
@@ -380,7 +429,7 @@ class Training:
         if changed := extension.changed_since(update):
             # Patience begins anew. The last score is looked up at the end, and another search may have another one.
             self.standing.poor = self.standing.since_cut = self.standing.last_update = 0
-            if any(key.startswith("data.") for key in changed):
+            if any(key.startswith(("data.", "training.best")) for key in changed):
                 self.standing.forget_best()
         if self.settings.ema:
             self.average = MovingAverage(self.model, self.settings.ema, state.get("average"))
@@ -407,7 +456,7 @@ class Training:
             self.metrics.begin(update, None if entry is None else entry.metrics)
             self.checkpoints.forget(update, self.standing.best_update)
         for group in self.optimizer.param_groups:  # a checkpoint brings its own
-            group.update(adam_settings(settings))
+            group.update(optimizer_settings(settings))
         if states is not None and rank < len(states):
             restore_random_states(states[rank])
         elif states is not None:  # there are more processes than before
@@ -423,7 +472,7 @@ class Training:
         if resumed is None and settings.init and not settings.init_parts:  # otherwise parts of it are random
             self._validate_init()
         self._since = time.perf_counter()
-        self.stops = self._patience_is_over()  # killed between the last validation and the end
+        self.stops = self._is_over()  # killed between the last validation and the end
 
     # End
 
@@ -457,7 +506,8 @@ class Training:
                 averaged, names = (standing.last, standing.last_loss), ("last", "best")
             else:
                 self.bar.say(f"validating {kept} …")
-                loss, score = validate(task, corpora, model, processes)
+                loss, score = validate(task, corpora, model, processes, self.given.metric)
+                score = task.judged(score, loss)
                 averaged, names = (score, loss), ("averaged" if len(updates) > 1 else "last", "best single")
             known = (averaged, best) if standing.best_update else (averaged,)
             scores = _shown(task, dict(zip(names, known, strict=False)))
@@ -474,7 +524,8 @@ class Training:
         with replacing_folder(run.model) as unfinished:
             card = redacted(task.model_card(kept, averaged[0], Provenance(run.folder).card()))
             model.save_pretrained(unfinished, card=card)
-            corpora.tokenizers.save(unfinished)
+            if corpora.tokenizers is not None:
+                corpora.tokenizers.save(unfinished)
         self.signals.ignore()
         self.bar.say(f"{scores}. Kept {kept}, in {run.model}")
         for engine, folder in outdated_exports(run.folder, run.model).items():
@@ -522,12 +573,18 @@ def is_better(result: tuple[float, float], other: tuple[float, float]) -> bool:
 
 
 @torch.no_grad()
-def validate(task: Task, corpora: Corpora, model: Any, processes: Processes) -> tuple[float, float]:
-    """A model's loss and score on the validation set; each process evaluates a share, and has the result of all."""
+def validate(
+    task: Task, corpora: Corpora, model: Any, processes: Processes, metric: Callable[[Any], float] | None = None
+) -> tuple[float, float]:
+    """A model's loss and score on the validation set; each process evaluates a share, and has the result of all.
+
+    One's own metric is that of the first process.
+    """
     rank, world, pairs = processes.rank, processes.world, corpora.valid_pairs
     sums = task.loss_sums(model, corpora.valid, rank=rank, world=world)
     answers = task.answers(model, corpora.tokenizers, pairs[rank::world])
-    release_graphs(model)  # the next update needs the memory
+    if processes.device.type == "cuda":
+        release_graphs(model)  # the next update needs the memory
     if world > 1:
         processes.sum(sums)
         shares = processes.gather(answers)
@@ -535,6 +592,9 @@ def validate(task: Task, corpora: Corpora, model: Any, processes: Processes) -> 
         for number, share in enumerate(shares):
             answers[number::world] = share
     nll, count = sums.tolist()
+    if metric is not None:
+        own = model.model if isinstance(model, ModelLoss) else model
+        return nll / count, processes.broadcast(float(metric(own)) if processes.is_first else 0.0)
     return nll / count, task.score(answers, pairs, nll / count)
 
 
@@ -556,6 +616,7 @@ def freeze_parts(model: Any, settings: TrainingSection) -> None:
 
 def _shown(task: Task, results: dict[str, tuple[float, float]]) -> str:
     """Scores by name; with the losses where these decide."""
-    ties = len(results) > 1 and len({score for score, _ in results.values()}) == 1 and task.measure != "loss"
+    by_score = task.measure != "loss" and not task.by_loss
+    ties = len(results) > 1 and len({score for score, _ in results.values()}) == 1 and by_score
     losses = {name: f", loss {loss:.3f}" if ties and math.isfinite(loss) else "" for name, (_, loss) in results.items()}
-    return "; ".join(f"{name}: {task.shown(score)}{losses[name]}" for name, (score, _) in results.items())
+    return "; ".join(f"{name}: {task.shown(score, judged=True)}{losses[name]}" for name, (score, _) in results.items())

@@ -1,20 +1,19 @@
-"""What an update does with gradients: AdamW, its groups, its learning rate, and the moving average of the weights."""
+"""What an update does with gradients: the optimizer, its groups and rate, and the moving average of the weights."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..messages import count_of
-from .fine_tuning import in_parts
-from .run import weights_source
+from .recipe_sections import GIVEN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator
 
     from torch import Tensor, nn
 
@@ -46,27 +45,50 @@ def rate(training: TrainingSection, update: int, cuts: int = 0) -> float:
     return peak
 
 
-def adamw(groups: Iterable[list[nn.Parameter]], settings: TrainingSection) -> torch.optim.AdamW:
-    """AdamW over groups of parameters.
+def make_optimizer(
+    groups: Iterable[list[nn.Parameter]],
+    settings: TrainingSection,
+    given: Callable[[Any], torch.optim.Optimizer] | None = None,
+) -> torch.optim.Optimizer:
+    """The optimizer that a recipe names, or that of the caller of `fit`, over groups of parameters.
 
-    Fused, it reads and writes each number once, where PyTorch's default on a CPU has a dozen passes over memory. A
+    Fused, AdamW reads and writes each number once, where PyTorch's default on a CPU has a dozen passes over memory. A
     model of one's own may have parameters without a fused kernel: complex ones, and views with gaps between their
     numbers, of which PyTorch's kernel on a CPU would update the numbers in the gaps.
     """
     groups = list(groups)
-    return torch.optim.AdamW(
-        [{"params": parameters} for parameters in groups],
-        lr=settings.rate,
-        eps=1e-9,
-        fused=all(x.is_floating_point() and _is_dense(x) for parameters in groups for x in parameters),
-        **adam_settings(settings),
-    )
+    if given is not None:
+        return given([{"params": parameters} for parameters in groups])
+    if settings.optimizer == GIVEN:
+        raise ValueError(f'training.optimizer = "{GIVEN}" stands for that of the caller: fit(…, optimizer=…)')
+    kind = without_compiler(getattr(torch.optim, settings.optimizer))
+    options = optimizer_settings(settings)
+    if settings.optimizer == "AdamW":
+        fused = all(x.is_floating_point() and _is_dense(x) for parameters in groups for x in parameters)
+        options |= {"eps": 1e-9, "fused": fused}
+    options["lr"] = settings.rate
+    return kind([{"params": parameters} for parameters in groups], **options)
 
 
-def adam_settings(settings: TrainingSection) -> dict[str, Any]:
-    """What a resumed run may change. The rate is set at every update."""
-    first, second = settings.betas
-    return {"betas": (first, second), "weight_decay": settings.decay}
+def optimizer_settings(settings: TrainingSection) -> dict[str, Any]:
+    """What the optimizer takes of the recipe, beside the rate: a resumed run may change it."""
+    if settings.optimizer == GIVEN:
+        return {}
+    values = {"betas": tuple(settings.betas), "weight_decay": settings.decay}
+    known = inspect.signature(getattr(torch.optim, settings.optimizer)).parameters
+    return {name: value for name, value in values.items() if name in known}
+
+
+@cache
+def without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    """The same optimizer, whose methods are not prepared for `torch.compile`: that imports it, which takes longer than
+    importing PyTorch.
+    """
+    names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+    methods: dict[str, Any] = {name: inspect.unwrap(getattr(kind, name)) for name in names}
+    step = inspect.unwrap(kind.step)
+    methods["step"] = lambda self, closure=None: torch.no_grad()(step)(self, closure)
+    return type(kind.__name__, (kind,), methods)
 
 
 def _is_dense(x: Tensor) -> bool:
@@ -77,6 +99,20 @@ def _is_dense(x: Tensor) -> bool:
             return False
         expected *= size
     return True
+
+
+def in_parts(name: str, parts: Iterable[str]) -> bool:
+    """Whether a parameter belongs to one of these parts: `encoder` has `encoder.embedding.weight`."""
+    return any(name == part or name.startswith(f"{part}.") for part in parts)
+
+
+def require_parts(model: nn.Module, parts: Iterable[str], key: str) -> None:
+    """Raise an error that names a part which the model does not have."""
+    names = list(model.state_dict())
+    for part in parts:
+        if not any(in_parts(name, [part]) for name in names):
+            known = sorted({".".join(name.split(".")[:depth]) for name in names for depth in (1, 2)})
+            raise ValueError(f"{key} names {part!r}, and the model has no such part; it has {', '.join(known[:40])}")
 
 
 def parameter_groups(module: nn.Module, settings: TrainingSection) -> dict[str, list[nn.Parameter]]:
@@ -95,37 +131,6 @@ def parameter_groups(module: nn.Module, settings: TrainingSection) -> dict[str, 
 def rate_share(part: str, settings: TrainingSection) -> float:
     """The highest rate of a group, as a share of `training.rate`."""
     return settings.part_rates.get(part, settings.rate) / settings.rate
-
-
-def require_part_groups(checkpoint: dict[str, Any], settings: TrainingSection, rate: float, folder: Path) -> None:
-    """Refuse a checkpoint of an earlier version, which put parts with the same rate into one group.
-
-    `rate` is the `training.rate` with which the checkpoint was written.
-    """
-    if "groups" in checkpoint["regard"]:
-        return
-    count, rates = _count(checkpoint), [rate, *settings.part_rates.values()]
-    if count < len(rates) and len(set(rates)) < len(rates):
-        raise _other_groups(count, folder)
-
-
-def require_groups(checkpoint: dict[str, Any], count: int, folder: Path) -> None:
-    """Refuse a checkpoint whose optimizer has another number of groups."""
-    if checkpoint.get("optimizer_states") and _count(checkpoint) != count:  # FSDP has already loaded its own
-        raise _other_groups(_count(checkpoint), folder)
-
-
-def _count(checkpoint: dict[str, Any]) -> int:
-    return len(checkpoint["optimizer_states"][0]["param_groups"])
-
-
-def _other_groups(count: int, folder: Path) -> ValueError:
-    groups = count_of(count, "group")
-    return ValueError(
-        f"the checkpoint of {folder} cannot be resumed: its optimizer has {groups} of parameters, and this version "
-        "makes one for each part of training.part_rates, where an earlier one made one for each rate. "
-        f"Begin a new run, perhaps with {weights_source(folder)}, or resume with the version that wrote it"
-    )
 
 
 class MovingAverage:

@@ -11,7 +11,6 @@ import math
 import random
 import re
 import tomllib
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, ValidationError
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
@@ -28,55 +26,67 @@ from ..files import write_text
 from ..messages import count_of
 from ..models.decoder import Loss
 from .batches import Corpora, UpdateBatches
-from .device import moved
 from .distributed import Processes, ignore_signals
 from .recipe import recipe_toml
-from .recipe_sections import Count, StrictSection, TrainingSection, recipe_error
+from .recipe_sections import Reader, RecipeError, Section, TrainingSection, key, natural
 from .run import Run
 from .tasks import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from torch import Tensor
-
     from ..data.rows import Pair
     from ..data.tokenizer_pair import TokenizerPair
     from ..models.base import TaskName
+    from .loop import Given
 
 NUMBERED = "fit takes batches by their numbers, so that a run can resume and several processes can share them"
 
 
-class ModelRecipe(StrictSection):
+FOR_RECIPES = {
+    "init": "load weights into the model before fit",
+    "init_parts": "load weights into the model before fit",
+    "init_vocabulary": "a model of one's own has no vocabulary",
+    "tokens": "the batches of `train` are taken as they are",
+    "smoothing": "the loss is the model's own: smooth the labels there",
+    "best": "give fit a metric; without one the lowest loss is the best",
+    "activation_checkpointing": "use torch.utils.checkpoint in the model",
+}
+"""Keys of [training] that mean nothing for a model of one's own, and what does it there."""
+
+
+class ModelRecipe(Section):
     """recipe.toml of such a run, which has no [data]."""
 
-    name: str = Field(pattern=r"^[\w.-]+$")
+    name: str = key(pattern=r"^[\w.-]+$")
     about: str = "A model of one's own, trained with regard.training.fit."
-    seed: Count = 1
-    training: TrainingSection
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.model_dump()
+    seed: int = natural(default=1)
+    training: TrainingSection = key()
 
     @classmethod
     def of_call(
-        cls, folder: Path, seed: int, settings: dict[str, Any], train: Any, *, validates: bool = True
+        cls,
+        folder: Path,
+        seed: int,
+        settings: dict[str, Any],
+        train: Any,
+        *,
+        validates: bool = True,
+        smooths: bool = False,
     ) -> ModelRecipe:
         """What `fit` was called with. A DataLoader says how many workers it has.
 
         Without a validation an average of checkpoints cannot be compared with the last one, and must be asked for.
         """
+        call = "the call of fit(model, …)"
+        if useless := [name for name in FOR_RECIPES if name in settings and not (name == "smoothing" and smooths)]:
+            lines = [f"{name}: is for models of a recipe; {FOR_RECIPES[name]}" for name in useless]
+            raise RecipeError(call, lines)
         defaults = {"workers": getattr(train, "num_workers", 0)} | ({} if validates else {"average": 1})
-        try:
-            training = TrainingSection.model_validate(defaults | settings)
-        except ValidationError as error:
-            raise recipe_error(error, TrainingSection, "the call of fit(model, …)", {}) from None
-        try:
-            recipe = cls(name=run_name(folder), seed=seed, training=training)
-        except ValidationError as error:
-            raise recipe_error(error, cls, "the call of fit(model, …)", {}) from None
-        if training.init or training.graphs is True:
-            raise ValueError("init and graphs are for models of a recipe; load weights into the model before fit")
+        training = Reader().read(TrainingSection, defaults | settings, call)
+        recipe = Reader().read(cls, {"name": run_name(folder), "seed": seed, "training": training}, call)
+        if training.graphs is True:
+            raise ValueError("graphs are for models of a recipe")
         if training.strategy == "fsdp":
             raise ValueError(
                 'strategy="fsdp" is for models of a recipe: a model of one\'s own stays sharded over the processes, '
@@ -92,12 +102,9 @@ class ModelRecipe(StrictSection):
         """The settings of an existing run."""
         file = Run.recipe_file(folder)
         try:
-            return cls.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
-        except ValidationError as error:
-            reason: Exception = recipe_error(error, cls, "it", {})
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            reason = error
-        line = " ".join(str(reason).split())[:300]
+            return Reader().read(cls, tomllib.loads(file.read_text(encoding="utf-8")), "it")
+        except (RecipeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            line = " ".join(str(error).split())[:300]
         raise ValueError(f"{file} has not the settings of a run that fit(model, …) began: {line}")
 
 
@@ -106,37 +113,53 @@ def run_name(folder: Path) -> str:
     return re.sub(r"[^\w.-]+", "-", folder.resolve().name) or "model"
 
 
-class ModelLoss(nn.Module):
-    """A model with the loss that the trainer expects. `model.loss(batch)` is a `Loss`, or a mean, as a scalar."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        if not callable(getattr(model, "loss", None)):
-            raise ValueError(
-                f"{type(model).__name__} has no method loss(batch); it should return the mean loss of a batch, a scalar"
+def as_loss(value: Any, name: str) -> tuple[Loss, str]:
+    """What a loss of one's own returned, and what it is a sum of; a scalar is the mean of a batch."""
+    unit = "tokens"
+    if not isinstance(value, Loss):
+        if not isinstance(value, torch.Tensor) or value.dim():
+            shape = (
+                f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
             )
-        self.model = model
-        self._smooths = "smoothing" in inspect.signature(model.loss).parameters  # type: ignore[arg-type]
+            raise ValueError(
+                f"{name} returned {shape}; it should be a scalar tensor, the mean loss of the batch, such as "
+                "losses.mean(), or a regard.models.Loss"
+            )
+        value, unit = Loss(value, value.detach(), torch.ones((), device=value.device)), "batches"
+    if torch.is_grad_enabled() and not value.total.requires_grad:
+        raise ValueError(
+            f"{name} returned a loss without a gradient, so nothing can be learned from it: compute it from "
+            "parameters that have requires_grad, and without torch.no_grad(), .detach(), .item() or .argmax()"
+        )
+    return value, unit
+
+
+def takes_smoothing(model: Any) -> bool:
+    """Whether `model.loss` smooths labels, as models of regard do."""
+    return callable(getattr(model, "loss", None)) and "smoothing" in inspect.signature(model.loss).parameters
+
+
+class ModelLoss(nn.Module):
+    """A model with the loss that the loop expects: its own `model.loss(batch)`, or `given(model, batch)`."""
+
+    unit = "batches"
+
+    def __init__(self, model: nn.Module, given: Callable[[Any, Any], Any] | None = None) -> None:
+        super().__init__()
+        if given is None and not callable(getattr(model, "loss", None)):
+            raise ValueError(
+                f"{type(model).__name__} has no method loss(batch); it should return the mean loss of a batch, a "
+                "scalar; or give fit a loss(model, batch)"
+            )
+        self.model, self._given, self._smooths = model, given, given is None and takes_smoothing(model)
 
     def loss(self, batch: Any, *, smoothing: float = 0.0) -> Loss:
-        options = {"smoothing": smoothing} if self._smooths else {}
-        loss: Loss | Tensor = self.model.loss(batch, **options)  # type: ignore[operator]
-        name = f"{type(self.model).__name__}.loss"
-        if not isinstance(loss, Loss):
-            if not isinstance(loss, torch.Tensor) or loss.dim():
-                shape = (
-                    f"a tensor of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-                )
-                raise ValueError(
-                    f"{name} returned {shape}; it should be a scalar tensor, the mean loss of the batch, such as "
-                    "losses.mean(), or a regard.models.Loss"
-                )
-            loss = Loss(loss, loss.detach(), torch.ones((), device=loss.device))
-        if torch.is_grad_enabled() and not loss.total.requires_grad:
-            raise ValueError(
-                f"{name} returned a loss without a gradient, so nothing can be learned from it: compute it from "
-                "parameters that have requires_grad, and without torch.no_grad(), .detach(), .item() or .argmax()"
-            )
+        if self._given is None:
+            options = {"smoothing": smoothing} if self._smooths else {}
+            value, name = self.model.loss(batch, **options), f"{type(self.model).__name__}.loss"  # type: ignore[operator]
+        else:
+            value, name = self._given(self.model, batch), getattr(self._given, "__name__", "loss")
+        loss, self.unit = as_loss(value, name)
         return loss
 
     def save_pretrained(self, folder: str | Path, *, card: str | None = None) -> None:
@@ -171,13 +194,15 @@ class ModelTask(Task):
     """Minimises the loss of a model, which is also its score."""
 
     name: ClassVar[TaskName] = "write"
-    measure: ClassVar[str] = "loss"
+    measure = "loss"
     command: ClassVar[str] = "model.safetensors"
     tag: ClassVar[str] = "other"
 
-    def __init__(self, recipe: Any, model: nn.Module) -> None:
+    def __init__(self, recipe: Any, model: nn.Module, given: Given | None = None) -> None:
         super().__init__(recipe)
-        self._model = ModelLoss(model)
+        self._model = ModelLoss(model, None if given is None else given.loss)
+        if given is not None and given.metric is not None:
+            self.measure_by(given.metric)
 
     def model(self, tokenizers: Any, train: Any) -> Any:
         return self._model
@@ -199,15 +224,6 @@ class ModelTask(Task):
         if not encoded.workers:
             return (share[i] for i in range(len(share)))
         return DataLoader(share, batch_size=None, **worker_settings(encoded, encoded.workers))
-
-    @torch.no_grad()
-    def loss_sums(self, model: Any, encoded: Any, *, rank: int = 0, world: int = 1) -> Tensor:
-        device = next(model.parameters()).device
-        sums = torch.zeros(2, dtype=torch.float64, device=device)
-        for batch in self.checks(encoded, rank=rank, world=world):
-            loss = model.loss(moved(batch, device))
-            sums += torch.stack([loss.nll.double(), loss.tokens.double()])
-        return sums
 
     def answers(self, model: Any, tokenizers: TokenizerPair, pairs: Sequence[Pair]) -> list[str]:
         return []
@@ -237,19 +253,12 @@ def _start_worker(start: Callable[[int], object] | None, worker: int) -> None:
         start(worker)
 
 
-class NoTokenizers:
-    """In place of the tokenizers of a recipe."""
-
-    def save(self, folder: Path) -> None:
-        """Nothing is written."""
-
-
 class ModelData(Corpora):
     """Batches that are given, instead of a corpus that is prepared."""
 
     def __init__(self, run: Any, task: Task, say: Any, train: Any, valid: Any) -> None:
         super().__init__(run, task, say)
-        self.tokenizers: Any = NoTokenizers()
+        self.tokenizers: Any = None
         self.train: Any = numbered_batches([] if train is None else train, "train")
         self.valid: Any = numbered_batches([] if valid is None else valid, "valid")
         self.validates = valid is not None
@@ -284,31 +293,16 @@ class ModelData(Corpora):
         return worker_settings(self.train, workers)
 
 
-class NumberedBatches(ABC):
-    """Batches of which every epoch has equally many; an entry says what one of them is made of."""
+class NumberedBatches:
+    """Batches of which every epoch has equally many; an entry says what one of them is made of.
+
+    Those of a sequence are their numbers; training takes them in another order in every epoch.
+    """
 
     workers: int = 0  # processes that make the batches of a validation
     worker_options: Mapping[str, Any] = {}  # of a DataLoader that has workers
     worker_start: Callable[[int], object] | None = None  # called in each of them, with its number
     pins_memory: bool = False
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def epoch(self, seed: int, number: int) -> Sequence[Any]:
-        """The entries of an epoch, in the order of training."""
-
-    @abstractmethod
-    def validation(self, seed: int) -> Sequence[Any]:
-        """The entries of a validation, the same for all of them."""
-
-    @abstractmethod
-    def batch(self, entry: Any) -> Any: ...
-
-
-class SequenceBatches(NumberedBatches):
-    """A sequence of batches; training takes them in another order in every epoch."""
 
     def __init__(self, batches: Sequence[Any]) -> None:
         self._batches = batches
@@ -316,15 +310,17 @@ class SequenceBatches(NumberedBatches):
     def __len__(self) -> int:
         return len(self._batches)
 
-    def epoch(self, seed: int, number: int) -> Sequence[int]:
+    def epoch(self, seed: int, number: int) -> Sequence[Any]:
+        """The entries of an epoch, in the order of training."""
         order = list(range(len(self)))
         random.Random(f"{seed} {number}").shuffle(order)
         return order
 
-    def validation(self, seed: int) -> Sequence[int]:
+    def validation(self, seed: int) -> Sequence[Any]:
+        """The entries of a validation, the same for all of them."""
         return range(len(self))
 
-    def batch(self, entry: int) -> Any:
+    def batch(self, entry: Any) -> Any:
         return self._batches[entry]
 
 
@@ -417,7 +413,7 @@ def numbered_batches(batches: Any, name: str) -> NumberedBatches:
             f"{name} is of type {kind}, and {NUMBERED}: give a list or another sequence of batches, or a DataLoader of "
             f"PyTorch over a dataset with numbered rows. list({name}) makes a list of what can be iterated over"
         )
-    return SequenceBatches(batches)
+    return NumberedBatches(batches)
 
 
 @contextmanager

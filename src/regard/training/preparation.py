@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,6 @@ from .corpora import Corpus, corpus_files, corpus_parts, read
 from .fine_tuning import WarmStart
 from .recipe_sections import FilesData, StreamData
 from .run import Provenance
-from .streams import FILES as STREAM_FILES
 from .streams import POSITIONS as STREAM
 
 if TYPE_CHECKING:
@@ -94,9 +93,7 @@ class CorpusPreparation:
         if not isinstance(self.recipe.data, StreamData) or changed_keys(self.run) & STREAM_KEYS:
             self.say("the stream begins again: the positions are those of another stream")
             return
-        for name in (STREAM, STREAM_FILES):
-            if (self.run.data / name).is_file():
-                shutil.copyfile(self.run.data / name, unfinished / name)
+        shutil.copyfile(self.run.data / STREAM, unfinished / STREAM)
 
     @property
     def _in_blocks(self) -> bool:
@@ -208,7 +205,7 @@ class CorpusPreparation:
             return TokenizerPair.load(recipe.tokenizer.load)
         # The vocabulary is learned from text without tags, which are no words.
         tagged = getattr(recipe.data, "tags", [])
-        data = recipe.data.model_copy(update={"tags": []}) if tagged else recipe.data
+        data = recipe.with_settings("data", tags=[]).data if tagged else recipe.data
         corpus = read(data, "train", recipe.source.kind)
         train: Iterable[Pair] = corpus
         if isinstance(data, StreamData):
@@ -241,7 +238,7 @@ class CorpusPreparation:
         """Of text files: from the cache, or learned and kept there."""
         recipe, split = self.recipe, self._split("train")
         split = replace(split, parts=tuple(replace(part, tag="") for part in split.parts))
-        settings = recipe.tokenizer.model_dump()
+        settings = recipe.tokenizer.to_dict()
         key = cache_key(content=split.content, tokenizer=settings, task=recipe.base_task, tags=tags)
         with tempfile.TemporaryDirectory(prefix="vocabulary-", suffix=".unfinished", dir=self.run.folder) as folder:
             entry = Path(folder) / "entry"
@@ -273,7 +270,7 @@ class CorpusPreparation:
 
     def _learn(self, pairs: Iterable[Pair]) -> TokenizerPair:
         recipe, how = self.recipe, self.recipe.tokenizer
-        source: Any = None if recipe.source.kind == "text" else make_reader(**recipe.source.model_dump())
+        source: Any = None if recipe.source.kind == "text" else make_reader(**recipe.source.to_dict())
         if isinstance(source, PictureReader):
             pictures = dict.fromkeys(pair.source for pair in pairs)  # several captions may name one picture
             source.learn_typical(itertools.islice(pictures, TYPICAL))
@@ -315,7 +312,7 @@ def write_settings(run: Run, folder: Path | None = None) -> None:
     there = run.data / SETTINGS
     if folder is None and (not run.data.exists() or there.exists()):
         return
-    text = json.dumps({"data": run.recipe.data.model_dump()}, indent=1) + "\n"
+    text = json.dumps({"data": run.recipe.data.to_dict()}, indent=1) + "\n"
     write_text(there if folder is None else folder / SETTINGS, text)
 
 
@@ -333,10 +330,12 @@ def changed_keys(run: Run) -> set[str]:
     if not file.is_file():
         return set()
     data, stored = run.recipe.data, read_object(file).get("data")
-    now = data.model_dump(mode="json")
+    now = data.to_dict()
     if not isinstance(stored, dict):
         return set(now)
-    defaults = {name: field.default for name, field in type(data).model_fields.items()}
+    defaults = {
+        each.name: each.default_factory() if callable(each.default_factory) else each.default for each in fields(data)
+    }
     added = {name: value for name, value in now.items() if name not in stored and value == defaults[name]}
     former = {**added, **stored}
     return {name for name in {**former, **now} if name not in former or name not in now or former[name] != now[name]}
@@ -447,21 +446,11 @@ def split_name(data: Data, split: str) -> str:
 
 
 REPORT = 10.0  # seconds between lines
-STEP = 1024  # pairs between two looks at the clock
 
 
 @contextmanager
 def progress_of(activity: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A function to be called with the number of rows that were done since the last call."""
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(activity, total=total)
-            yield lambda rows: bar.advance(task, rows)
-        return
+    """A function to be called with the number of rows that were done since the last call; it says so on stderr."""
     done, last = 0, time.monotonic()
 
     def advance(rows: int) -> None:
@@ -483,9 +472,6 @@ class CountedRows:
 
     def __iter__(self) -> Iterator[Pair]:
         with progress_of(self.activity) as advance:
-            count = 0
-            for count, pair in enumerate(self.pairs, 1):
+            for pair in self.pairs:
                 yield pair
-                if count % STEP == 0:
-                    advance(STEP)
-            advance(count % STEP)
+                advance(1)

@@ -4,114 +4,64 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from contextlib import suppress
+from dataclasses import fields, replace
+from typing import Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, Field, WrapValidator, model_validator, with_config
-
-from ..models.base import SOURCES, TaskName, plugin_config
+from ..models.base import SOURCES, TaskName
 from ..models.classifier import ClassifierConfig, HeadConfig
-from ..models.decoder import DecoderConfig
+from ..models.decoder import DecoderConfig  # noqa: TC001  the reader asks for the types of fields
 from ..models.encoder_decoder import DECODERS, ENCODERS, EncoderDecoderConfig
-from ..models.encoders import EncoderConfig
+from ..models.encoders import EncoderConfig  # noqa: TC001
 from ..models.multi_decoder import MultiDecoderConfig
-from ..plugins import load_plugin, plugin_path
+from ..plugins import PluginError, load_plugin, plugin_path
 from .recipe_sections import (
     LONGEST,
-    STRICT,
-    Count,
     Data,
     DataSection,
     SearchSection,
+    Section,
     SourceSection,
-    StrictSection,
     TextSource,
     TokenizerSection,
     TrainingSection,
+    by_kind,
+    key,
     known_or_plugin,
-    refuse_unknown_keys,
+    natural,
+    plugin_base,
 )
 
-if TYPE_CHECKING:
-    from pydantic import ValidatorFunctionWrapHandler
 
-    from ..models.decoder import DecoderConfig as AnyDecoderConfig
-    from ..models.encoders import EncoderConfig as AnyEncoderConfig
-else:  # pydantic chooses among them by `kind`
-    AnyEncoderConfig = Union[tuple(ENCODERS.values())]  # noqa: UP007
-    AnyDecoderConfig = Union[tuple(DECODERS.values())]  # noqa: UP007
-
-for _part in (*ENCODERS.values(), *DECODERS.values(), HeadConfig):
-    with_config(STRICT)(_part)  # plain dataclasses, checked as strictly as the sections here
-
-
-def _task_base() -> type[Any]:
-    from .tasks import Task
-
-    return Task
-
-
-def _check_part(part: Any) -> Any:
-    """The part's own rules, which its configuration class states."""
-    if part is not None:
-        part.check()
-    return part
-
-
-def _plugin(name: str, kinds: dict[str, type[Any]]) -> WrapValidator:
-    """Before pydantic chooses among our own kinds: a plug-in, which reads its own settings."""
-    bases: dict[str, type[Any]] = {"encoder": EncoderConfig, "decoder": DecoderConfig, "head": HeadConfig}
-
-    def validate(value: Any, other: ValidatorFunctionWrapHandler) -> Any:
-        kind = value.get("kind") if isinstance(value, dict) else None
-        if not isinstance(kind, str) or kind in kinds or plugin_path(kind, name) is None:
-            return other(value)
-        return plugin_config(value, name, bases[name], refuse_unknown_keys)
-
-    return WrapValidator(validate)
-
-
-class Recipe(StrictSection):
-    name: str = Field(pattern=r"^[\w.-]+$", description="of the run's folder, with the seed")
+class Recipe(Section):
+    name: str = key(about="of the run's folder, with the seed", pattern=r"^[\w.-]+$")
     about: str = ""
-    seed: Annotated[Count, Field(le=2**32 - 1 - 2**16)] = 1  # NumPy's, with room for the processes
-    task: Annotated[str, known_or_plugin("task", tuple(SOURCES), _task_base)] = Field(
-        default="translate", description="translate, write, classify, caption or spell"
+    seed: int = natural(default=1, most=2**32 - 1 - 2**16)  # NumPy's, with room for the processes
+    task: str = key(
+        default="translate",
+        about="translate, write, classify, caption or spell",
+        check=known_or_plugin("task", SOURCES),
     )
-    tied: Literal["none", "decoder", "all"] = Field(
-        default="none", description="share embeddings: the decoder's input and output, or the encoder's too"
+    tied: Literal["none", "decoder", "all"] = key(
+        default="none", about="share embeddings: the decoder's input and output, or the encoder's too"
     )
-    decoders: list[str] = Field(
-        default=[], description="tags that begin the source, as <2es>: one decoder for each, all over one encoder"
+    decoders: list[str] = key(
+        default=[], about="tags that begin the source, as <2es>: one decoder for each, all over one encoder"
     )
-    data: Data
-    source: SourceSection = TextSource()
+    data: Data = key(kinds=by_kind(Data), part="data")
+    source: SourceSection = key(default=TextSource(), kinds=by_kind(SourceSection), part="source")
     tokenizer: TokenizerSection = TokenizerSection()
-    encoder: Annotated[
-        AnyEncoderConfig, Field(discriminator="kind"), _plugin("encoder", ENCODERS), AfterValidator(_check_part)
-    ]
-    decoder: Annotated[
-        AnyDecoderConfig | None,
-        Field(discriminator="kind"),
-        _plugin("decoder", DECODERS),
-        AfterValidator(_check_part),
-    ] = None
-    head: Annotated[HeadConfig | None, _plugin("head", {}), AfterValidator(_check_part)] = None
+    encoder: EncoderConfig = key(kinds=ENCODERS, part="encoder")
+    decoder: DecoderConfig | None = key(default=None, kinds=DECODERS, part="decoder")
+    head: HeadConfig | None = key(default=None, kinds={None: HeadConfig}, part="head")
     training: TrainingSection = TrainingSection()
     search: SearchSection = SearchSection()
 
-    @model_validator(mode="after")
-    def _set_longest(self) -> Recipe:
-        """The default of data.longest is that of the source, unless this kind of data has one of its own."""
-        fields = (kind.model_fields["longest"] for kind in (DataSection, type(self.data)))
-        general, default = (field.default for field in fields)
-        if "longest" not in self.data.model_fields_set and default == general:
-            data = self.data.model_copy(update={"longest": LONGEST.get(self.source.kind, default)})
-            object.__setattr__(self, "data", data)  # a recipe is frozen, once it is whole
-        return self
+    def with_settings(self, section: str, **values: Any) -> Self:
+        """The same with other values in a section."""
+        return replace(self, **{section: replace(getattr(self, section), **values)})
 
-    @model_validator(mode="after")
-    def _check_sections(self) -> Recipe:
+    def problems(self) -> list[str]:
         """Rules between sections."""
         wrong = self._task_problems()
         vocabulary = 1 if self.source.kind == "text" else 0  # the real size is not known yet
@@ -143,13 +93,15 @@ class Recipe(StrictSection):
                 f'training.precision = "{self.training.precision}" does not go with training.strategy = "fsdp"; '
                 'set it to "32-true" or "bf16-mixed"'
             )
+        if self.training.optimizer != "AdamW" and self.training.strategy == "fsdp":
+            wrong.append('training.strategy = "fsdp" is for training.optimizer = "AdamW"')
         if self.training.init and self.tokenizer.load:
             wrong.append("training.init brings its own vocabulary, and tokenizer.load names another; remove one")
         if not self.training.init and (self.training.init_parts or self.training.init_vocabulary != "keep"):
             wrong.append("training.init_parts and training.init_vocabulary need training.init, a model to start from")
-        for key in ("weights", "tags"):
-            if getattr(self.data, key, []) and self.source.kind != "text":
-                wrong.append(f'data.{key} is for sources that are text; source.kind = "{self.source.kind}"')
+        for name in ("weights", "tags"):
+            if getattr(self.data, name, []) and self.source.kind != "text":
+                wrong.append(f'data.{name} is for sources that are text; source.kind = "{self.source.kind}"')
         if self.tokenizer.dropout and (self.tokenizer.kind != "bpe" or self.base_task == "write"):
             wrong.append(
                 'tokenizer.dropout leaves out merges of tokenizer.kind = "bpe" in pairs; this recipe has '
@@ -162,9 +114,18 @@ class Recipe(StrictSection):
                 f"training.tokens = {self.training.tokens} holds no pair of data.longest = {self.data.longest} tokens; "
                 "raise the one or lower the other"
             )
-        if wrong:
-            raise ValueError("; ".join(wrong))
-        return self
+        if self.training.best not in ("score", "loss") and self.training.best not in (known := self._measures()):
+            names = ", ".join(f'"{name}"' for name in known)
+            wrong.append(
+                f'training.best is "{self.training.best}"; of task = "{self.task}" it should be one of {names}'
+            )
+        return wrong
+
+    def _measures(self) -> list[str]:
+        """What `training.best` may be."""
+        from .tasks import column_name, task_class
+
+        return ["score", "loss", *map(column_name, task_class(self.task).measures)]
 
     def _task_problems(self) -> list[str]:
         """Sections that the task needs, and what its source must be."""
@@ -192,7 +153,7 @@ class Recipe(StrictSection):
         """The task, or the one of ours that a plug-in is a variant of."""
         if self.task in SOURCES:
             return self.task
-        name: TaskName = load_plugin(self.task, "task", _task_base(), "task").name
+        name: TaskName = load_plugin(self.task, "task", plugin_base("task"), "task").name
         return name
 
     @property
@@ -227,10 +188,20 @@ class Recipe(StrictSection):
             longest=self.data.longest,
         )
 
-    def to_dict(self) -> dict[str, object]:
-        parts = {name: getattr(self, name) for name in ("encoder", "decoder", "head")}
-        values = {**self.model_dump(exclude={"data", *parts}), "data": self.data.model_dump()}
-        return {**values, **{name: part and asdict(part) for name, part in parts.items()}}
+
+def with_longest(values: dict[str, Any]) -> dict[str, Any]:
+    """A recipe's values with the default of data.longest, which is that of the source, unless the data has its own."""
+    data, source = values.get("data"), values.get("source")
+    kind = getattr(source, "kind", None) or (source.get("kind") if isinstance(source, dict) else None)
+    if kind not in LONGEST or not isinstance(data, dict) or "longest" in data:
+        return values
+    chosen, name = by_kind(Data).get(str(data.get("kind"))), str(data.get("kind"))
+    if chosen is None and plugin_path(name, "data") is not None:
+        with suppress(PluginError):  # it is reported where it is read
+            chosen = load_plugin(name, "data", plugin_base("data"), "data.kind")
+    if chosen is None or chosen.longest != DataSection.longest:
+        return values
+    return {**values, "data": {**data, "longest": LONGEST[kind]}}
 
 
 MODEL_NOTES = {
@@ -274,14 +245,14 @@ def recipe_toml(recipe: Recipe) -> str:
     """The recipe as commented TOML, defaults included: a run can be repeated from this file alone."""
     head: list[str] = []
     sections: list[str] = []
-    for name in type(recipe).model_fields:
-        value = getattr(recipe, name)
+    for each in fields(recipe):
+        name, value = each.name, getattr(recipe, each.name)
         if name == "about" and value:
             head.insert(0, f"# {CONTROL.sub(' ', value)}")  # a comment is one line
         if value is None:  # a section that this task has no use for
             continue
         if isinstance(value, bool | int | float | str | list):
-            head.append(_line(name, value, type(recipe).model_fields[name].description))
+            head.append(_line(name, value, each.metadata.get("about")))
         else:
             sections.extend(["", f"[{name}]", *_section(value)])
     return "\n".join([*head, *sections]) + "\n"
@@ -297,10 +268,11 @@ def settings_toml(values: dict[str, Any]) -> str:
 
 
 def _section(part: Any) -> list[str]:
-    if isinstance(part, BaseModel):
-        known = type(part).model_fields
-        return [_line(name, getattr(part, name), known[name].description) for name in known]
-    return [_line(name, value, MODEL_NOTES.get(name)) for name, value in vars(part).items()]
+    return [
+        _line(each.name, getattr(part, each.name), each.metadata.get("about") or MODEL_NOTES.get(each.name))
+        for each in fields(part)
+        if hasattr(part, each.name)
+    ]
 
 
 def _line(key: str, value: object, note: str | None) -> str:

@@ -1,6 +1,4 @@
-"""The sections that a recipe with `training.init` may leave out: they are those of the model it starts from.
-
-Loads a recipe: one that ships or a file, merged with the recipes it is based on and with `key=value` overrides.
+"""Loads a recipe: one that ships or a file, merged with the recipes it is based on and with `key=value` overrides.
 
 The recipes that ship are in recipes/*.toml, one file per task. A file has
 - [parts.NAME]: settings that several recipes share, an architecture or a corpus, perhaps with a `base` of other parts,
@@ -14,8 +12,9 @@ The recipes that ship are in recipes/*.toml, one file per task. A file has
 from __future__ import annotations
 
 import difflib
+import glob
 import itertools
-import json
+import os
 import re
 import tomllib
 from copy import deepcopy
@@ -23,19 +22,15 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import ValidationError
-
-from ..data.pair_reader import READER
-from ..decoding.load_model_and_tokenizers import find
 from ..files import read_object
-from ..models.pretrained import MODEL_TYPES, read
-from .recipe import Recipe, recipe_toml, settings_toml
-from .recipe_sections import COMMAND_LINE, NoSource, PictureSource, RecipeError, SoundSource, recipe_error
+from .recipe_sections import COMMAND_LINE, DEFAULT_ROOT, CorpusFile, Reader, RecipeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-SOURCE_KEYS = {key for section in (PictureSource, SoundSource, NoSource) for key in section.model_fields}
+    from .recipe import Recipe
+
+    Settings = dict[str, Any]
 
 
 def fill_sections(values: dict[str, Any]) -> None:
@@ -44,20 +39,17 @@ def fill_sections(values: dict[str, Any]) -> None:
     init = training.get("init") if isinstance(training, dict) else None
     if not isinstance(init, str) or not init or ("encoder" in values and {"decoder", "head"} & set(values)):
         return  # a recipe in full; that of a run that goes on no longer needs the model
-    try:
-        folder, _ = find(init)
-        kind, config = read(folder)
-        if kind not in MODEL_TYPES:
-            raise ValueError(f"{folder} is no model of regard: its model_type is {kind!r:.40}")
-        model: Any = MODEL_TYPES[str(kind)].config_class.from_dict(config)
-    except ValueError as error:
-        raise ValueError(f"training.init = {init!r}: {error}") from None
+    from ..data.pair_reader import READER
+    from .fine_tuning import read_model
+
+    folder, config, model = read_model(init)
     if "encoder" not in values:
         values["encoder"] = config["encoder"]
         reader = folder / READER
         stored = read_object(reader) if reader.is_file() else {"kind": model.encoder.reads}
         # A reader also stores what it learned from the training set; that is no setting.
-        values.setdefault("source", {key: value for key, value in stored.items() if key in SOURCE_KEYS})
+        keys = {"kind", "size", "rate"}
+        values.setdefault("source", {key: value for key, value in stored.items() if key in keys})
         data = values.get("data")
         if isinstance(data, dict):
             data.setdefault("longest", config["longest"])
@@ -67,18 +59,11 @@ def fill_sections(values: dict[str, Any]) -> None:
         values.setdefault("task", model.task)
 
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    Settings = dict[str, Any]
-
 SHIPPED = Path(__file__).parents[1] / "recipes"
 LARGEST = 1 << 20  # bytes; a recipe is read whole
 LAYERS = 1000  # recipes and parts that one recipe may be based on, each counted as often as it is named
 PARTS = 64  # of a dotted key; a recipe's have three
-DEFAULT_KINDS = {
-    name: field.default.kind for name, field in Recipe.model_fields.items() if hasattr(field.default, "kind")
-}
+DEFAULT_KINDS = {"tokenizer": "bpe", "source": "text"}
 """Of the sections that need not name theirs: [tokenizer] and [source]."""
 NEED_KIND = ("data", "encoder", "decoder")
 """Sections that must name it. A part may have some settings of one, for whichever kind a recipe names."""
@@ -186,19 +171,17 @@ def load_recipe(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
 
 
 def _load(name: str | Path, layer: Layer, overrides: Iterable[str]) -> Recipe:
+    from .recipe import Recipe, with_longest
+
     values, origins = _resolve(layer, (), itertools.count(1))
     values.setdefault("name", Path(layer.label).stem if str(name).endswith(".toml") else layer.label)
     settings = _overrides(overrides)
     merge(values, settings)
     fill_sections(values)
     origins.update(dict.fromkeys(_key_paths(settings), COMMAND_LINE))
-    try:
-        # Through JSON: there pydantic's strict mode takes a mapping for a dataclass, and a list is a list.
-        return Recipe.model_validate_json(json.dumps(values, default=str))  # TOML has dates; no key of ours has
-    except ValidationError as error:
-        training = values.get("training")
-        init = isinstance(training, dict) and bool(training.get("init"))
-        raise recipe_error(error, Recipe, f"recipe {name}", origins, init=init) from None
+    training = values.get("training")
+    init = isinstance(training, dict) and bool(training.get("init"))
+    return Reader(origins, init=init).read(Recipe, with_longest(values), f"recipe {name}")
 
 
 def _resolve(layer: Layer, above: tuple[str, ...], count: Iterator[int]) -> tuple[Settings, dict[str, str]]:
@@ -321,6 +304,79 @@ def _key_paths(values: Settings, prefix: str = "") -> list[str]:
     return keys
 
 
+# The files of a corpus. This needs no PyTorch, so that a missing one is reported before that is imported.
+
+VARIABLE = re.compile(r"\$\{(\w+)(:-([^}]*))?\}")
+"""${NAME} and ${NAME:-else} in a `data.root`."""
+MOST_BESIDE = 10_000
+"""Names of a folder that are compared with one that is misspelt."""
+
+
+def folder(root: str) -> Path:
+    """A `data.root`, with ${NAME} and ${NAME:-else} replaced from the environment."""
+
+    def value(match: re.Match[str]) -> str:
+        setting = os.environ.get(match[1]) or match[3]
+        if setting is None:
+            raise ValueError(f"data.root is {root!r}, and the environment has no {match[1]}")
+        return setting
+
+    return Path(VARIABLE.sub(value, root)).expanduser()
+
+
+def file_names(source: CorpusFile) -> list[str]:
+    return [source] if isinstance(source, str) else source
+
+
+def expand_patterns(root: Path, sources: list[CorpusFile]) -> list[CorpusFile]:
+    """The files that names with * stand for, each file once.
+
+    A pattern without files stays as it is, and is then reported as a missing file.
+    """
+    corpora: dict[tuple[str, ...], CorpusFile] = {}
+    for source in sources:
+        names: list[CorpusFile] = [source]
+        if isinstance(source, str) and "*" in source:
+            names = [*sorted(glob.glob(source, root_dir=root))] or names
+        for name in names:
+            corpora.setdefault(tuple(os.path.realpath(root / file) for file in file_names(name)), name)
+    return list(corpora.values())
+
+
+def require_path(file: Path, split: str, root: str) -> Path:
+    if file.exists():
+        return file
+    message = f"data.{split}: there is no {file.absolute()}"
+    beside = [other.name for other in itertools.islice(file.parent.glob("*"), MOST_BESIDE)]
+    if near := difflib.get_close_matches(file.name, beside, n=1):
+        raise ValueError(f"{message}; did you mean {near[0]}?")
+    variable = VARIABLE.search(root)
+    setting = f"it (or the environment variable {variable[1]})" if variable else "it"
+    raise ValueError(
+        f"{message}; data.root is {root!r}, from where the command is run: set {setting} to the folder that holds the "
+        "corpora"
+    )
+
+
+def require_files(name: str, overrides: Iterable[str] = ()) -> None:
+    """Raise the error of a missing recipe, and of a missing file of its corpus where that is made of files."""
+    values, _ = _resolve(_find(name, Path()), (), itertools.count(1))
+    merge(values, _overrides(overrides))
+    data = values.get("data")
+    if (
+        not isinstance(data, dict)
+        or data.get("kind") not in ("files", "text")
+        or not isinstance(data.get("root", ""), str)
+    ):
+        return
+    root = str(data.get("root", DEFAULT_ROOT))
+    for split in ("train", "valid", "test", "files"):
+        sources = data.get(split, [])
+        for source in sources if isinstance(sources, list) else ():
+            for file in source if isinstance(source, list) else [source]:
+                require_path(folder(root) / str(file), split, root)
+
+
 OWN_DATA = {"kind": "files", "root": ".", "train": ["train.csv"], "valid": ["valid.csv"]}
 """What stands for the corpus of one's own where an architecture is printed."""
 
@@ -344,6 +400,8 @@ def _summaries(holds: Callable[[dict[str, Any]], bool], *, corpus: bool) -> dict
 
 def part_toml(name: str) -> str:
     """An architecture as a whole recipe with defaults, for files of one's own; a corpus as the settings that it has."""
+    from .recipe import recipe_toml, settings_toml
+
     values = resolved_settings(name)
     short = f'# base = ["{name}"] stands for all of this'
     if name in corpora():
@@ -353,54 +411,20 @@ def part_toml(name: str) -> str:
 
 
 class Switch(NamedTuple):
-    """`recipe` with `settings` is the whole model; `off` are the keys that leave the part out."""
+    """A part that `regard break` leaves out: recipes/break.toml."""
 
     about: str
     recipe: str
-    settings: tuple[str, ...]
-    off: tuple[str, ...]
+    settings: list[str]
+    off: list[str]
     generates: bool = False
-    """Whether a text is generated, too: the loss alone does not show what is wrong."""
 
     def load(self, *, broken: bool, settings: Sequence[str] = ()) -> Recipe:
         """The recipe of one of the two runs; `settings` are the reader's own and come last."""
-        return load_recipe(self.recipe, [*self.settings, *(self.off if broken else ()), *settings])
+        every = ["training.updates=150", "training.validate_every=25", "training.save_every=150", "training.average=1"]
+        return load_recipe(self.recipe, [*every, *self.settings, *(self.off if broken else ()), *settings])
 
 
-_CURVE = ("training.updates=150", "training.validate_every=25", "training.save_every=150", "training.average=1")
-_DEEP = (
-    *_CURVE,
-    "training.tokens=512",
-    "encoder.layers=12",
-    "encoder.width=32",
-    "encoder.hidden=64",
-    "encoder.dropout=0.0",
-    "head.dropout=0.0",
-)
-
-SWITCHES: dict[str, Switch] = {
-    "positions": Switch(
-        "no positions: the words of a review are a set",
-        "transformer-opinions",
-        (*_CURVE, "training.updates=400", "training.save_every=400"),
-        ("encoder.positions=none",),
-    ),
-    "norm": Switch("no layer norms, in twelve layers", "transformer-opinions", _DEEP, ("encoder.norm=none",)),
-    "residual": Switch(
-        "no residual connections, in twelve layers", "transformer-opinions", _DEEP, ("encoder.residual=false",)
-    ),
-    "scaling": Switch(
-        "energies of one head, 128 wide, are not divided by √128",
-        "transformer-opinions",
-        (*_CURVE, "encoder.heads=1"),
-        ("encoder.scaled=false",),
-    ),
-    "mask": Switch(
-        "no mask: in training every token sees the one it is to predict",
-        "transformer-phrases",
-        (*_CURVE, "training.updates=300", "training.save_every=300"),
-        ("decoder.masked=false",),
-        generates=True,
-    ),
-    "heads": Switch("one head as wide as the four", "transformer-opinions", _CURVE, ("encoder.heads=1",)),
-}
+@cache
+def switches() -> dict[str, Switch]:
+    return {name: Switch(**switch) for file in _files() for name, switch in file.get("switches", {}).items()}

@@ -1,73 +1,78 @@
-"""What other libraries call the keys of a recipe, for messages about unknown keys; docs/training.md has a table."""
+"""The sections of a recipe: their keys, and the one reader that checks what a file, a command line or `fit` gives.
+
+A section is a frozen dataclass. The type of a field and its `key(…)` say what the value may be, and `problems` has the
+rules between fields. Configurations of models (`regard.models.base.Config`) are read in the same way.
+"""
 
 from __future__ import annotations
 
+import copy
 import json
+import math
+import re
 import shlex
-from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from functools import cache
+from inspect import get_annotations
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
-from pydantic_core import InitErrorDetails, PydanticCustomError
-
-from ..data.blocks import BLOCK_LINES
-from ..messages import UNKNOWN, count_of, problem_sentence, shown, unknown_key_sentence
-from ..models.base import UNKNOWN_KIND
-from ..plugins import load_plugin, plugin_path, require_own_name
+from ..messages import count_of, shown, unknown_key_sentence
+from ..plugins import UNKNOWN_KIND, PluginError, load_plugin, plugin_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pydantic import ValidatorFunctionWrapHandler
-
     from ..data.rows import Pair
 
-_EPOCHS = "steps of the optimizer: epochs × batches of an epoch ÷ accumulate"
-_ROWS = "which counts tokens, not rows; fit(model, …) takes the batches of `train` as they are"
+T = TypeVar("T")
 
-OTHER_NAMES: dict[str, tuple[str, str]] = {  # name: our dotted key, and what differs
-    **dict.fromkeys(("max_steps", "train_steps", "num_steps", "total_steps", "iterations"), ("training.updates", "")),
-    **dict.fromkeys(
-        ("epochs", "max_epochs", "num_epochs", "n_epochs", "num_train_epochs"), ("training.updates", _EPOCHS)
-    ),
-    **dict.fromkeys(("batch_size", "batch_type", "per_device_train_batch_size"), ("training.tokens", _ROWS)),
-    **dict.fromkeys(
-        ("accum_count", "batch_multiplier", "accumulate_grad_batches", "gradient_accumulation_steps"),
-        ("training.accumulate", ""),
-    ),
-    **dict.fromkeys(("lr", "learning_rate", "max_lr"), ("training.rate", "")),
-    **dict.fromkeys(
-        ("scheduler", "scheduling", "lr_scheduler", "lr_scheduler_type", "decay_method"), ("training.schedule", "")
-    ),
-    **dict.fromkeys(
-        ("warmup_steps", "num_warmup_steps", "learning_rate_warmup"), ("training.warmup", "a number of updates")
-    ),
-    **dict.fromkeys(("decrease_factor", "factor"), ("training.cut", 'of schedule = "plateau"')),
-    **dict.fromkeys(("adam_betas", "adam_beta1", "adam_beta2", "beta1", "beta2"), ("training.betas", "a list of two")),
-    "weight_decay": ("training.decay", ""),
-    **dict.fromkeys(("label_smoothing", "label_smoothing_factor"), ("training.smoothing", "")),
-    **dict.fromkeys(
-        ("clip_grad_norm", "gradient_clip_val", "grad_clip", "max_grad_norm", "max_norm"), ("training.clip", "")
-    ),
-    "early_stopping": ("training.patience", "validations without a better score"),
-    **dict.fromkeys(("average_decay", "ema_decay"), ("training.ema", "the share that is kept, such as 0.9999")),
-    **dict.fromkeys(
-        ("valid_steps", "validation_freq", "eval_steps", "val_check_interval"),
-        ("training.validate_every", "in updates"),
-    ),
-    **dict.fromkeys(
-        ("report_every", "logging_freq", "logging_steps", "log_every_n_steps"), ("training.log_every", "in updates")
-    ),
-    **dict.fromkeys(("save_checkpoint_steps", "save_steps"), ("training.save_every", "in updates")),
-    **dict.fromkeys(("load_model", "train_from"), ("training.init", "")),
-    **dict.fromkeys(("num_workers", "dataloader_num_workers"), ("training.workers", "")),
-    "device": ("training.accelerator", '"cpu" or "cuda"'),
-    **dict.fromkeys(("gpus", "num_gpus", "num_devices"), ("training.devices", "on each node")),
-    **dict.fromkeys(("random_seed", "manual_seed"), ("seed", "")),
-    **dict.fromkeys(("max_length", "src_seq_length", "tgt_seq_length"), ("data.longest", "")),
-    **dict.fromkeys(("voc_limit", "vocab_size", "src_vocab_size", "tgt_vocab_size"), ("tokenizer.size", "")),
-    **dict.fromkeys(("beam_size", "num_beams"), ("search.beams", "")),
-    **dict.fromkeys(("beam_alpha", "alpha"), ("search.length_penalty", "")),
+# Names of other libraries → our dotted key, and what differs.
+_NAMES = """
+max_steps train_steps num_steps total_steps iterations → training.updates
+epochs max_epochs num_epochs n_epochs num_train_epochs → training.updates, steps of the optimizer: epochs × batches of an epoch ÷ accumulate
+batch_size batch_type per_device_train_batch_size → training.tokens, which counts tokens, not rows; fit(model, …) takes the batches of `train` as they are
+accum_count batch_multiplier accumulate_grad_batches gradient_accumulation_steps → training.accumulate
+lr learning_rate max_lr → training.rate
+scheduler scheduling lr_scheduler lr_scheduler_type decay_method → training.schedule
+warmup_steps num_warmup_steps learning_rate_warmup → training.warmup, a number of updates
+decrease_factor factor → training.cut, of schedule = "plateau"
+adam_betas adam_beta1 adam_beta2 beta1 beta2 → training.betas, a list of two
+weight_decay → training.decay
+label_smoothing label_smoothing_factor → training.smoothing
+clip_grad_norm gradient_clip_val grad_clip max_grad_norm max_norm → training.clip
+early_stopping → training.patience, validations without a better score
+early_stopping_metric metric_for_best_model → training.best
+optim optimizer_name → training.optimizer
+average_decay ema_decay → training.ema, the share that is kept, such as 0.9999
+valid_steps validation_freq eval_steps val_check_interval → training.validate_every, in updates
+report_every logging_freq logging_steps log_every_n_steps → training.log_every, in updates
+save_checkpoint_steps save_steps → training.save_every, in updates
+load_model train_from → training.init
+num_workers dataloader_num_workers → training.workers
+device → training.accelerator, "cpu" or "cuda"
+gpus num_gpus num_devices → training.devices, on each node
+random_seed manual_seed → seed
+max_length src_seq_length tgt_seq_length → data.longest
+voc_limit vocab_size src_vocab_size tgt_vocab_size → tokenizer.size
+beam_size num_beams → search.beams
+beam_alpha alpha → search.length_penalty
+"""  # noqa: E501
+OTHER_NAMES: dict[str, tuple[str, str]] = {
+    name: (key, remark)
+    for names, _, ours in (line.partition(" → ") for line in _NAMES.strip().splitlines())
+    for key, _, remark in [ours.partition(", ")]
+    for name in names.split()
 }
 
 
@@ -98,7 +103,13 @@ LIST_EXAMPLES: dict[str, list[Any]] = {
     "windows": [3, 4, 5],
 }
 """What the keys that hold lists may hold."""
-PLUGIN = "plugin"  # the type of an error in a section of a plug-in, whose keys our schema does not have
+BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
+    "least": ("at least", lambda value, bound: value >= bound),
+    "most": ("at most", lambda value, bound: value <= bound),
+    "over": ("greater than", lambda value, bound: value > bound),
+    "below": ("less than", lambda value, bound: value < bound),
+}
+PLAIN = {int: "a valid integer", float: "a valid number", str: "a valid string", bool: "a valid boolean"}
 
 
 class RecipeError(ValueError):
@@ -108,173 +119,275 @@ class RecipeError(ValueError):
         super().__init__("\n  ".join([f"{title} has {count_of(len(lines), 'error')}:", *lines]))
 
 
-def recipe_error(
-    error: ValidationError, schema: type[BaseModel], title: str, origins: Mapping[str, str], *, init: bool = False
-) -> RecipeError:
-    """A line per problem, with its dotted key and, where it is known, the place it was written.
+def key(default: Any = MISSING, about: str = "", **rules: Any) -> Any:
+    """A key of a section: its default, what `regard recipes NAME` says about it, and what its values obey.
 
-    `init`: the recipe starts from a trained model.
+    `least`, `most`, `over` and `below` bound a number, or what is in a list; `sizes` is the least and the greatest
+    length of a list; `pattern` is that of a text, or of those in a list; `check` raises a ValueError. `kinds` are the
+    classes of a section by the `kind` in it, with `part` the name of its plug-ins.
     """
-    lines: dict[str, str] = {}
-    for problem in error.errors(include_url=False):
-        is_plugin = problem["type"] == PLUGIN
-        key, names = _locate(problem["loc"][:-1] if is_plugin else problem["loc"], schema)
-        if is_plugin:
-            key = f"{key}.{problem['loc'][-1]}"
-        place = f" ({origins[key]})" if key in origins else ""
-        # A value that fits no member of a union is one error, though pydantic reports it once per member.
-        sentence = _sentence(problem, names)
-        if problem["type"] == "list_type":
-            sentence += f", such as {_list_example(key, problem['input'], origins.get(key))}"
-        elif problem["type"] in ("missing", "union_tag_not_found"):
-            sentence += _remedy(key, init=init)
-        lines.setdefault(key, f"{key or 'recipe'}{place}: {sentence}")
-    return RecipeError(title, list(lines.values()))
+    metadata = {"about": about, **rules}
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: copy.copy(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
-def plugin_error(section: type[BaseModel], error: ValidationError) -> ValidationError:
-    """The errors of a section that a plug-in defines, as errors of the recipe."""
-    names = sorted(section.model_fields)
-    return _plugin_error(
-        (".".join(map(str, each["loc"])), _sentence(each, names)) for each in error.errors(include_url=False)
-    )
+def positive(default: Any = MISSING, about: str = "", **rules: Any) -> Any:
+    """A whole number from 1 on."""
+    return key(default, about, least=1, **rules)
 
 
-def refuse_unknown_keys(section: type[Any], values: dict[str, Any]) -> None:
-    """The same for a dataclass, which says which keys it has."""
-    names = sorted(field.name for field in fields(section))
-    if unknown := sorted(set(values) - set(names)):
-        raise _plugin_error((key, _unknown_key(key, names)) for key in unknown)
+def natural(default: Any = MISSING, about: str = "", **rules: Any) -> Any:
+    """A whole number from 0 on."""
+    return key(default, about, least=0, **rules)
 
 
-def _plugin_error(problems: Iterable[tuple[str, str]]) -> ValidationError:
-    errors = [
-        InitErrorDetails(type=PydanticCustomError(PLUGIN, "{sentence}", {"sentence": sentence}), loc=(key,), input=None)
-        for key, sentence in problems
-    ]
-    return ValidationError.from_exception_data("plug-in", errors)
+def portion(default: Any = MISSING, about: str = "", **rules: Any) -> Any:
+    return key(default, about, least=0, below=1, **rules)
 
 
-def _unknown_key(key: str, names: list[str]) -> str:
-    other = other_name(key, names)
-    return unknown_key_sentence(key, names) if other is None else f"unknown key; {other}"
-
-
-def _sentence(problem: Any, names: list[str]) -> str:
-    kind = problem["type"]
-    if kind == PLUGIN:
-        return str(problem["ctx"]["sentence"])
-    if kind in UNKNOWN:
-        return _unknown_key(str(problem["loc"][-1]), names)
-    if kind == "union_tag_not_found":
-        return "needs a kind"
-    if kind == "union_tag_invalid":
-        return f"kind is {problem['ctx']['tag']!r}; known kinds are {problem['ctx']['expected_tags']}; {UNKNOWN_KIND}"
-    if kind == "list_type":
-        return f"is {shown(problem['input'])}; it should be a list"
-    return problem_sentence(problem, names)
-
-
-def _list_example(key: str, value: Any, place: str | None) -> str:
-    """A list as it should be written. A text that came without its quotes, as a shell takes them off, gets them."""
-    example = LIST_EXAMPLES.get(key.rpartition(".")[2], ["name"])
-    if isinstance(value, tuple | set):
-        example = list(value)
-    elif isinstance(value, str) and isinstance(example[0], str):
-        names = [name.strip(" '\"") for name in value.strip("[] ").split(",")]
-        example = [name for name in names if name] or example
-    written = json.dumps(example, ensure_ascii=False)
-    return shlex.quote(f"{key}={written}") if place == COMMAND_LINE else written
-
-
-def _remedy(key: str, *, init: bool) -> str:
-    """What to do about a section that is missing, or that has settings but no kind."""
-    if key == "data":
-        return '; write a [data] section, or base = ["phrasebook"]: `regard recipes` lists the corpora'
-    if key not in ("encoder", "decoder", "head"):
-        return ""
-    if init:
-        return f"; leave [{key}] out: with training.init it is that of the model; or write it in full, with its kind"
-    return (
-        f'; write base = ["transformer"], or another architecture that `regard recipes` lists; or [{key}] with its '
-        "kind; or training.init = MODEL, to have that of a trained model"
-    )
-
-
-def _locate(location: tuple[int | str, ...], schema: Any) -> tuple[str, list[str]]:
-    """The dotted key of a problem, and the names that were possible beside it.
-
-    pydantic puts the kind of a section (`encoder`, `rnn`, `width`) and the member of a union into the location; those
-    are no keys of the recipe.
-    """
-    key: list[str] = []
-    names: list[str] = []
-    for place in location:
-        if len(options := _options(schema)) == 1 and not _tags(options[0]):  # of a section that may be left out
-            schema = options[0]
-        known = _fields(schema)
-        tags = {tag: option for option in _options(schema) for tag in _tags(option)}
-        if known:
-            names = sorted(known)
-            key.append(str(place))
-            schema = known.get(str(place))
-        elif place in tags:
-            schema = tags[place]
-        elif isinstance(place, int):
-            key.append(str(place))
-    return ".".join(key), names
-
-
-def _fields(schema: Any) -> dict[str, Any]:
-    if isinstance(schema, type) and issubclass(schema, BaseModel):
-        return {name: field.annotation for name, field in schema.model_fields.items()}
-    if is_dataclass(schema):
-        return {field.name: field.type for field in fields(schema)}
-    return {}
-
-
-def _options(schema: Any) -> tuple[Any, ...]:
-    return tuple(option for option in get_args(schema) if _fields(option))
-
-
-def _tags(option: Any) -> tuple[Any, ...]:
-    if isinstance(option, type) and issubclass(option, BaseModel):
-        return get_args(option.model_fields["kind"].annotation) if "kind" in option.model_fields else ()
-    return tuple(field.default for field in fields(option) if field.name == "kind")
-
-
-STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-Positive = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, lt=1)]
-
-
-class StrictSection(BaseModel):
-    """A section of a recipe: typed, frozen, and strict about unknown keys."""
-
-    model_config = STRICT
-
-
-CorpusFile = str | Annotated[list[str], Field(min_length=2, max_length=2)]
-ROOT = Field(
-    default="${REGARD_DATA:-data}",
-    description="where the paths below start, from where the command is run; ${NAME:-else} is read",
+@dataclass_transform(
+    frozen_default=True, kw_only_default=True, field_specifiers=(key, positive, natural, portion, field)
 )
+class Section:
+    """A section of a recipe: typed, frozen, and strict about unknown keys. Subclasses are dataclasses by themselves."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for name, default in list(vars(cls).items()):
+            if name in get_annotations(cls) and isinstance(default, list | dict):
+                setattr(cls, name, key(default))
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    def problems(self) -> list[str]:
+        """What is wrong between the keys, a sentence each."""
+        return []
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
 
 
-class DataSection(StrictSection):
+class Reader:
+    """Reads sections from tables, and collects what is wrong in them as sentences by dotted key.
+
+    `origins` says where a key is written. `init`: the recipe starts from a trained model.
+    """
+
+    def __init__(self, origins: Mapping[str, str] | None = None, *, init: bool = False) -> None:
+        self.origins, self.init = origins or {}, init
+        self.wrong: dict[str, str] = {}
+
+    def read(self, section: type[T], values: Any, title: str) -> T:
+        """The section of a table; one error has all that is wrong."""
+        made = self.table(section, values, "")
+        if made is None:
+            places = {name: f" ({self.origins[name]})" if name in self.origins else "" for name in self.wrong}
+            lines = [f"{name or 'recipe'}{places[name]}: {sentence}" for name, sentence in self.wrong.items()]
+            raise RecipeError(title, lines)
+        return made
+
+    def table(self, section: type[T], values: Any, place: str) -> T | None:
+        """A dataclass from a table; None where something is wrong."""
+        if isinstance(values, section):
+            return values
+        if not isinstance(values, dict):
+            self._note(place, f"is {shown(values)}; it should be a section with keys")
+            return None
+        hints, known = _hints(section), {each.name: each for each in fields(section)}  # type: ignore[arg-type]
+        found, before = dict[str, Any](), len(self.wrong)
+        for name, declared in known.items():
+            path = f"{place}.{name}" if place else name
+            if name in values:
+                found[name] = self.value(values[name], hints[name], declared.metadata, path)
+            elif declared.default is MISSING and declared.default_factory is MISSING:
+                self._note(path, "is missing" + self._remedy(path))
+        for name in values:
+            if name not in known:
+                self._note(f"{place}.{name}" if place else str(name), unknown_key(str(name), sorted(known)))
+        if len(self.wrong) > before:
+            return None
+        made: Any = section(**found)
+        if problems := made.problems():
+            self._note(place, "; ".join(problems))
+            return None
+        return made  # type: ignore[no-any-return]
+
+    def part(self, values: Any, part: str, kinds: Mapping[Any, type[Any]], place: str) -> Any:
+        """A section whose `kind` says of which class it is: one of `kinds`, or a plug-in."""
+        if is_dataclass(values):
+            return values
+        kind = values.get("kind") if isinstance(values, dict) else None
+        chosen = kinds.get(kind) if isinstance(kind, str) or kind is None else None
+        if chosen is None and isinstance(kind, str) and part != "source" and plugin_path(kind, part) is not None:
+            try:
+                chosen = load_plugin(kind, part, plugin_base(part), f"{part}.kind")
+            except PluginError as error:
+                return self._note(place, str(error))
+            values = {**values, "kind": getattr(chosen, "kind", kind)}
+        chosen = chosen or kinds.get(None)
+        if not isinstance(values, dict) or chosen is not None:
+            return self.table(chosen or Section, values, place)
+        if kind is None:
+            return self._note(place, "needs a kind" + self._remedy(place))
+        names = ", ".join(map(repr, kinds))
+        return self._note(place, f"kind is {kind!r}; known kinds are {names}; {UNKNOWN_KIND}")
+
+    def value(self, value: Any, hint: Any, rules: Mapping[str, Any], place: str) -> Any:
+        """A value as its type has it: a whole number may stand for a float."""
+        options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        if value is None and type(None) in options:
+            return None
+        if "kinds" in rules:
+            kinds = rules["kinds"]
+            return self.part(value, rules["part"], kinds() if callable(kinds) else kinds, place)
+        if is_dataclass(hint):
+            return self.table(hint, value, place)  # type: ignore[arg-type]
+        several = next((each for each in options if get_origin(each) in (list, dict)), None)
+        if several is None or not isinstance(value, list | dict):
+            sentences = [misfit(value, each, rules) for each in options]
+            if None not in sentences:
+                sentence = sentences[0]
+                example = f", such as {self._list_example(place, value)}" if get_origin(options[0]) is list else ""
+                return self._note(place, f"{sentence}{example}")
+            return float(value) if hint is float else value
+        if not isinstance(value, get_origin(several)):
+            return self._note(place, f"{misfit(value, several, rules)}, such as {self._list_example(place, value)}")
+        least, most = rules.get("sizes", (0, math.inf)) if several is hint else (2, 2)
+        if not least <= len(value) <= most:
+            bound = f"at least {least}" if len(value) < least else f"at most {most}"
+            return self._note(place, f"has {count_of(len(value), 'entry', 'entries')}; it should have {bound}")
+        inner = get_args(several)[-1]
+        rules = {name: rule for name, rule in rules.items() if name != "sizes"}
+        if isinstance(value, dict):
+            return {name: self.value(each, inner, rules, f"{place}.{name}") for name, each in value.items()}
+        return [self.value(each, inner, rules, f"{place}.{n}") for n, each in enumerate(value)]
+
+    def _note(self, place: str, sentence: str) -> None:
+        self.wrong.setdefault(place, sentence)
+
+    def _list_example(self, place: str, value: Any) -> str:
+        """A list as it should be written. A text that came without its quotes, as a shell takes them off, gets them."""
+        example = LIST_EXAMPLES.get(place.rpartition(".")[2], ["name"])
+        if isinstance(value, tuple | set):
+            example = list(value)
+        elif isinstance(value, str) and isinstance(example[0], str):
+            names = [name.strip(" '\"") for name in value.strip("[] ").split(",")]
+            example = [name for name in names if name] or example
+        written = json.dumps(example, ensure_ascii=False)
+        return shlex.quote(f"{place}={written}") if self.origins.get(place) == COMMAND_LINE else written
+
+    def _remedy(self, place: str) -> str:
+        """What to do about a section that is missing, or that has settings but no kind."""
+        if place == "data":
+            return '; write a [data] section, or base = ["phrasebook"]: `regard recipes` lists the corpora'
+        if place not in ("encoder", "decoder", "head"):
+            return ""
+        if self.init:
+            return (
+                f"; leave [{place}] out: with training.init it is that of the model; or write it in full, with its kind"
+            )
+        return (
+            f'; write base = ["transformer"], or another architecture that `regard recipes` lists; or [{place}] with '
+            "its kind; or training.init = MODEL, to have that of a trained model"
+        )
+
+
+def misfit(value: Any, hint: Any, rules: Mapping[str, Any]) -> str | None:
+    """What is wrong with a value that is no section and no list of the right type, as a sentence; None if nothing."""
+    kind = get_origin(hint) or hint
+    expected = PLAIN.get(hint, "a section with keys" if kind is dict else "a list")
+    if kind is Literal:
+        choices = [repr(choice) for choice in get_args(hint)]
+        fits = any(type(value) is type(choice) and value == choice for choice in get_args(hint))
+        expected = " or ".join(filter(None, [", ".join(choices[:-1]), choices[-1]]))
+    elif kind is Any:
+        fits = True
+    elif kind is float:
+        fits = type(value) in (int, float)
+        if fits and not math.isfinite(value):
+            fits, expected = False, "a finite number"
+    else:
+        fits = type(value) is kind
+    if not fits:
+        return f"is {shown(value)}; it should be {expected}"
+    for name, (words, holds) in BOUNDS.items():
+        if kind in (int, float) and name in rules and not holds(value, bound := rules[name]):
+            number = f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
+            return f"is {shown(value)}; it should be {words} {number}"
+    if kind is str and "pattern" in rules and not re.search(rules["pattern"], value):
+        return f"is {shown(value)}; it should match {rules['pattern']}"
+    if "check" in rules:
+        try:
+            rules["check"](value)
+        except ValueError as error:
+            return str(error)
+    return None
+
+
+def unknown_key(name: str, names: list[str]) -> str:
+    other = other_name(name, names)
+    return unknown_key_sentence(name, names) if other is None else f"unknown key; {other}"
+
+
+@cache
+def _hints(section: type[Any]) -> dict[str, Any]:
+    return get_type_hints(section)
+
+
+def plugin_base(part: str) -> type[Any]:
+    """What a plug-in in this place is a subclass of."""
+    if part == "data":
+        return PluginData
+    if part in ("task", "loss"):
+        from .tasks import Task, TrainingLoss
+
+        return Task if part == "task" else TrainingLoss
+    if part == "tokenizer":
+        from ..data.tokenizer import Tokenizer
+
+        return Tokenizer
+    from ..models import DecoderConfig, EncoderConfig, HeadConfig
+
+    return {"encoder": EncoderConfig, "decoder": DecoderConfig, "head": HeadConfig}[part]
+
+
+def known_or_plugin(part: str, names: Iterable[str]) -> Callable[[str], None]:
+    """The check of a name that is one of ours, or a plug-in, which is loaded to see that it can be."""
+
+    def check(name: str) -> None:
+        if name in names:
+            return
+        if plugin_path(name, part) is None:
+            own = ", ".join(map(repr, names))
+            raise ValueError(f"is {name!r}; it should be {own}, or a plug-in that is installed")
+        load_plugin(
+            name, part, plugin_base(part), {"tokenizer": "tokenizer.kind", "loss": "training.loss"}.get(part, part)
+        )
+
+    return check
+
+
+CorpusFile = str | list[str]
+"""A corpus: a file, or the file of the sources and that of the targets."""
+
+
+class DataSection(Section):
     """What every kind of data has."""
 
-    longest: Positive = Field(
+    longest: int = positive(
         default=256,
-        description="pairs with more tokens than this on a side are left out, and counted; of sounds, frames of 10 ms, "
+        about="pairs with more tokens than this on a side are left out, and counted; of sounds, frames of 10 ms, "
         "1000 by default",
     )
-    tokenised: bool = Field(default=False, description="the text is already split by spaces: BLEU counts those tokens")
-    on_bad: Literal["error", "skip"] = Field(
-        default="error", description="what a bad row does: stop, or be skipped and counted"
+    tokenised: bool = key(default=False, about="the text is already split by spaces: BLEU counts those tokens")
+    on_bad: Literal["error", "skip"] = key(
+        default="error", about="what a bad row does: stop, or be skipped and counted"
     )
+
+
+DEFAULT_ROOT = "${REGARD_DATA:-data}"
+ROOT = "where the paths below start, from where the command is run; ${NAME:-else} is read"
+COLUMNS = "source and target (and gold links): numbers from 0, or names in the header"
 
 
 class FilesData(DataSection):
@@ -284,46 +397,42 @@ class FilesData(DataSection):
     """
 
     kind: Literal["files"] = "files"
-    root: str = ROOT
-    train: list[CorpusFile] = Field(description="corpora: a file, or [source file, target file], lines side by side")
-    valid: list[CorpusFile]
-    hold_out: Count = Field(
-        default=0, description="where `valid` is empty: one row of so many of `train`, at random, validates instead"
+    root: str = key(default=DEFAULT_ROOT, about=ROOT)
+    train: list[CorpusFile] = key(about="corpora: a file, or [source file, target file], lines side by side")
+    valid: list[CorpusFile] = key()
+    hold_out: int = natural(
+        default=0, about="where `valid` is empty: one row of so many of `train`, at random, validates instead"
     )
-    test: list[CorpusFile] = Field(default=[])
-    columns: Annotated[list[int | str], Field(min_length=2, max_length=4)] = Field(
-        default=[0, 1], description="source and target (and gold links): numbers from 0, or names in the header"
+    test: list[CorpusFile] = key(default=[])
+    columns: list[int | str] = key(default=[0, 1], about=COLUMNS, sizes=(2, 4))
+    weights: list[int] = positive(
+        default=[], about="how often the pairs of each corpus of `train` come in an epoch; []: all of them once"
     )
-    weights: list[Positive] = Field(
-        default=[], description="how often the pairs of each corpus of `train` come in an epoch; []: all of them once"
-    )
-    tags: list[Annotated[str, Field(pattern=r"^\S*$")]] = Field(
+    tags: list[str] = key(
         default=[],
-        description='a token before the sources of each corpus, such as ["<2fr>", "<2es>"]; "" for none. The first '
+        about='a token before the sources of each corpus, such as ["<2fr>", "<2es>"]; "" for none. The first '
         "corpus of `valid` and of `test` has the first tag, and so on",
+        pattern=r"^\S*$",
     )
 
-    @model_validator(mode="after")
-    def _check_splits(self) -> FilesData:
+    def problems(self) -> list[str]:
+        wrong = []
         if self.hold_out == 1:
-            raise ValueError("hold_out = 1 would hold out every row of `train`; 10 holds out one of ten")
+            wrong.append("hold_out = 1 would hold out every row of `train`; 10 holds out one of ten")
         if bool(self.valid) == bool(self.hold_out):
-            raise ValueError(
+            wrong.append(
                 f"valid = {self.valid} and hold_out = {self.hold_out}: name files to validate with, or hold out "
                 "one row of 10 of `train`, say; one of them"
             )
-        if self.weights and len(self.weights) != len(self.train):
-            raise ValueError(
-                f"{count_of(len(self.weights), 'weight')} for {_corpora(self.train)} in `train`: one for each"
-            )
-        if self.tags and len(self.tags) != len(self.train):
-            raise ValueError(f"{count_of(len(self.tags), 'tag')} for {_corpora(self.train)} in `train`: one for each")
+        for noun, given in (("weight", self.weights), ("tag", self.tags)):
+            if given and len(given) != len(self.train):
+                wrong.append(f"{count_of(len(given), noun)} for {_corpora(self.train)} in `train`: one for each")
         for name, corpora in (("valid", self.valid), ("test", self.test)):
             if self.tags and len(corpora) > len(self.tags):
-                raise ValueError(
+                wrong.append(
                     f"{count_of(len(self.tags), 'tag')} for {_corpora(corpora)} in `{name}`: at most one for each"
                 )
-        return self
+        return wrong
 
 
 class StreamData(DataSection):
@@ -334,61 +443,55 @@ class StreamData(DataSection):
     """
 
     kind: Literal["stream"] = "stream"
-    root: str = ROOT
-    dataset: str = Field(
-        default="", description="a dataset on the Hugging Face Hub, such as wmt/wmt14, or a folder of one below `root`"
+    root: str = key(default=DEFAULT_ROOT, about=ROOT)
+    dataset: str = key(
+        default="", about="a dataset on the Hugging Face Hub, such as wmt/wmt14, or a folder of one below `root`"
     )
-    configuration: str = Field(default="", description="of the dataset, such as de-en")
-    revision: str = Field(
-        default="",
-        description="of the dataset: a branch, a tag or a commit; a run keeps the commit in its recipe",
+    configuration: str = key(default="", about="of the dataset, such as de-en")
+    revision: str = key(
+        default="", about="of the dataset: a branch, a tag or a commit; a run keeps the commit in its recipe"
     )
-    train: Annotated[list[CorpusFile], Field(min_length=1)] = Field(
-        description="files (* stands for any characters), or [source file, target file]; of a dataset, a split"
+    train: list[CorpusFile] = key(
+        about="files (* stands for any characters), or [source file, target file]; of a dataset, a split",
+        sizes=(1, math.inf),
     )
-    valid: list[CorpusFile] = Field(default=[])
-    valid_pairs: Annotated[Positive, Field(le=BLOCK_LINES)] = Field(
+    valid: list[CorpusFile] = key(default=[])
+    valid_pairs: int = positive(
         default=5000,
-        description="the first so many pairs of `valid` validate; where it is empty, those of `train`, which are then "
+        about="the first so many pairs of `valid` validate; where it is empty, those of `train`, which are then "
         "not trained on",
+        most=50_000,  # rows of a block
     )
-    test: list[CorpusFile] = Field(default=[])
-    columns: Annotated[list[int | str], Field(min_length=2, max_length=4)] = Field(
-        default=[0, 1], description="source and target (and gold links): numbers from 0, or names in the header"
-    )
-    buffer: Positive = Field(
-        default=200_000,
-        description="pairs in memory at least; they are shuffled, and batches have pairs of like length",
+    test: list[CorpusFile] = key(default=[])
+    columns: list[int | str] = key(default=[0, 1], about=COLUMNS, sizes=(2, 4))
+    buffer: int = positive(
+        default=200_000, about="pairs in memory at least; they are shuffled, and batches have pairs of like length"
     )
 
-    @model_validator(mode="after")
-    def _check_dataset(self) -> StreamData:
+    def problems(self) -> list[str]:
         if not self.dataset:
-            if self.configuration or self.revision:
-                raise ValueError("configuration and revision are those of a dataset; name it in `dataset`")
-            return self
-        for key in ("train", "valid", "test"):
-            names = getattr(self, key)
-            if len(names) > 1 or not all(isinstance(name, str) for name in names):
-                raise ValueError(f"{key} = {names}: it names one split of the dataset {self.dataset}")
+            named = self.configuration or self.revision
+            return ["configuration and revision are those of a dataset; name it in `dataset`"] if named else []
+        wrong = [
+            f"{split} = {names}: it names one split of the dataset {self.dataset}"
+            for split, names in (("train", self.train), ("valid", self.valid), ("test", self.test))
+            if len(names) > 1 or not all(isinstance(name, str) for name in names)
+        ]
         if not all(isinstance(column, str) for column in self.columns):
-            raise ValueError(
+            wrong.append(
                 f"columns = {self.columns}: name the columns of the dataset, source first, such as "
                 '["translation.en", "translation.de"]'
             )
-        return self
-
-
-GeneratedCount = Annotated[Positive, Field(le=10_000_000)]  # all of them are held in memory
+        return wrong
 
 
 class GeneratedData(DataSection):
     """Generated pairs, any number of them; nothing to download."""
 
-    train: GeneratedCount = Field(default=20_000, description="how many pairs")
-    valid: GeneratedCount = 200
-    test: GeneratedCount = 1000
-    seed: Count = Field(default=0, description="of what is made; the same pairs for every training seed")
+    train: int = positive(default=20_000, about="how many pairs", most=10_000_000)  # all of them are held in memory
+    valid: int = positive(default=200, most=10_000_000)
+    test: int = positive(default=1000, most=10_000_000)
+    seed: int = natural(default=0, about="of what is made; the same pairs for every training seed")
     tokenised: bool = True
 
     @property
@@ -401,22 +504,20 @@ class PhrasebookData(GeneratedData):
     """Pairs with gold alignments from regard's own grammar of English and French, or Spanish."""
 
     kind: Literal["phrasebook"] = "phrasebook"
-    language: Literal["french", "spanish", "both"] = Field(
-        default="french", description='both: each sentence in French and Spanish, after "<2fr>" and "<2es>"'
+    language: Literal["french", "spanish", "both"] = key(
+        default="french", about='both: each sentence in French and Spanish, after "<2fr>" and "<2es>"'
     )
-    lectures: bool = Field(
-        default=False, description="sentences like those of the lectures on attention; Spanish has no others"
+    lectures: bool = key(
+        default=False, about="sentences like those of the lectures on attention; Spanish has no others"
+    )
+    invented: bool = key(
+        default=False, about="sentences with invented names and numbers, which a translator has to copy"
     )
 
-    invented: bool = Field(
-        default=False, description="sentences with invented names and numbers, which a translator has to copy"
-    )
-
-    @model_validator(mode="after")
-    def _check_invented(self) -> PhrasebookData:
+    def problems(self) -> list[str]:
         if self.invented and (self.lectures or self.language != "french"):
-            raise ValueError('invented = true is for language = "french" without lectures')
-        return self
+            return ['invented = true is for language = "french" without lectures']
+        return []
 
     @property
     def options(self) -> dict[str, object]:
@@ -445,41 +546,47 @@ class DigitsData(DataSection):
     """The Free Spoken Digit Dataset."""
 
     kind: Literal["digits"] = "digits"
-    root: str = ROOT
+    root: str = key(default=DEFAULT_ROOT, about=ROOT)
     folder: str = "digits"
-    left_out: str = Field(
-        default="", description="a speaker whose recordings are the test set; else the official split"
-    )
+    left_out: str = key(default="", about="a speaker whose recordings are the test set; else the official split")
 
 
 class PhotosData(DataSection):
     """Photographs with captions (Flickr8k's official split), five in English, or one in another language."""
 
     kind: Literal["photos"] = "photos"
-    root: str = ROOT
+    root: str = key(default=DEFAULT_ROOT, about=ROOT)
     folder: str = "photos"
-    language: Literal["en", "de", "fr"] = Field(default="en", description="de and fr are Multi30k's, one a picture")
+    language: Literal["en", "de", "fr"] = key(default="en", about="de and fr are Multi30k's, one a picture")
 
 
 class TextData(DataSection):
     """Running text for a language model, cut into windows."""
 
     kind: Literal["text"] = "text"
-    root: str = ROOT
-    files: Annotated[list[str], Field(min_length=1)]
-    held_out: float = Field(default=0.1, gt=0, lt=1, description="the share at the end that validates")
-    longest: Positive = Field(default=256, description="tokens of a window")
+    root: str = key(default=DEFAULT_ROOT, about=ROOT)
+    files: list[str] = key(sizes=(1, math.inf))
+    held_out: float = key(default=0.1, about="the share at the end that validates", over=0, below=1)
+    tested: float = portion(
+        default=0.0, about="the share before it that is neither trained on nor validated, for `regard evaluate`"
+    )
+    longest: int = positive(default=256, about="tokens of a window")
+
+    def problems(self) -> list[str]:
+        if self.held_out + self.tested >= 1:
+            return [f"held_out = {self.held_out} and tested = {self.tested} leave nothing to train on; lower them"]
+        return []
 
 
 class PhrasesData(DataSection):
-    """The English side of the phrase book as running text, a sentence a line."""
+    """The English side of the phrase book as running text, a sentence a line. Other sentences of the grammar test."""
 
     kind: Literal["phrases"] = "phrases"
-    sentences: Positive = 20_000
-    lectures: bool = Field(default=False, description="sentences like those of the lectures on attention")
-    seed: Count = 0
-    held_out: float = Field(default=0.1, gt=0, lt=1, description="the share at the end that validates")
-    longest: Positive = Field(default=64, description="tokens of a window")
+    sentences: int = positive(default=20_000)
+    lectures: bool = key(default=False, about="sentences like those of the lectures on attention")
+    seed: int = natural(default=0)
+    held_out: float = key(default=0.1, about="the share at the end that validates", over=0, below=1)
+    longest: int = positive(default=64, about="tokens of a window")
 
 
 class PluginData(DataSection):
@@ -492,26 +599,7 @@ class PluginData(DataSection):
         raise NotImplementedError
 
 
-def _plugin_data(value: Any, other: ValidatorFunctionWrapHandler) -> Any:
-    kind = value.get("kind") if isinstance(value, dict) else None
-    if isinstance(value, PluginData):
-        return value
-    if not isinstance(kind, str) or kind in OWN_KINDS or plugin_path(kind, "data") is None:
-        return other(value)
-    plugin = plugin_data_class(kind)
-    try:
-        return plugin.model_validate({**value, "kind": plugin.model_fields["kind"].default})
-    except ValidationError as error:
-        raise plugin_error(plugin, error) from None
-
-
-def plugin_data_class(kind: str) -> type[PluginData]:
-    found = load_plugin(kind, "data", PluginData, "data.kind")
-    require_own_name(found.model_fields["kind"].default, f"{found.__name__}.kind", kind, "data", "data.kind")
-    return found
-
-
-OwnData = (
+Data = (
     FilesData
     | PhrasebookData
     | OpinionsData
@@ -523,173 +611,171 @@ OwnData = (
     | PhrasesData
     | StreamData
 )
-OWN_KINDS = frozenset(each.model_fields["kind"].default for each in get_args(OwnData))
-"""No entry point of another package can replace these."""
-Data = Annotated[OwnData, Field(discriminator="kind"), WrapValidator(_plugin_data)]
+
+
+def by_kind(sections: Any) -> dict[str, type[Any]]:
+    return {section.kind: section for section in get_args(sections)}
 
 
 def _corpora(names: list[Any]) -> str:
     return count_of(len(names), "corpus", "corpora")
 
 
-class TextSource(StrictSection):
+class TextSource(Section):
     """Words, tokenised."""
 
     kind: Literal["text"] = "text"
 
 
-class PictureSource(StrictSection):
+class PictureSource(Section):
     """Pictures, each squeezed into a square."""
 
     kind: Literal["picture"] = "picture"
-    size: Positive = Field(default=64, description="pixels a side")
+    size: int = positive(default=64, about="pixels a side")
 
 
-class SoundSource(StrictSection):
+class SoundSource(Section):
     """Sounds, in one channel at one rate."""
 
     kind: Literal["sound"] = "sound"
-    rate: Literal[8000] = Field(default=8000, description="samples a second, to which every sound is brought")
+    rate: Literal[8000] = key(default=8000, about="samples a second, to which every sound is brought")
 
 
-class NoSource(StrictSection):
+class NoSource(Section):
     """No source: a language model."""
 
     kind: Literal["none"] = "none"
 
 
+SourceSection = TextSource | PictureSource | SoundSource | NoSource
 LONGEST = {"sound": 1000}
 """Kind of source → the default of data.longest, where it is not that of [data]: 10 seconds, in frames of 10 ms.
 
 It is no setting of the parts that read sounds: as the last base of a recipe, a part would replace what another says.
 """
 
-SourceSection = Annotated[TextSource | PictureSource | SoundSource | NoSource, Field(discriminator="kind")]
 
-
-def known_or_plugin(part: str, names: tuple[str, ...], base: Callable[[], type[Any]]) -> Any:
-    """A name of ours, or a plug-in, which is loaded to see that it can be."""
-
-    def check(name: str) -> str:
-        key = "tokenizer.kind" if part == "tokenizer" else part
-        if name not in names:
-            if plugin_path(name, part) is None:
-                raise ValueError(
-                    f"is {name!r}; it should be {', '.join(map(repr, names))}, or a plug-in that is installed"
-                )
-            load_plugin(name, part, base(), key)
-        return name
-
-    return AfterValidator(check)
-
-
-def _tokenizer_base() -> type[Any]:
-    from ..data.tokenizer import Tokenizer
-
-    return Tokenizer
-
-
-class TokenizerSection(StrictSection):
-    kind: Annotated[str, known_or_plugin("tokenizer", ("bpe", "unigram", "word", "character"), _tokenizer_base)] = (
-        Field(default="bpe", description="bpe, unigram, word, character, or a plug-in")
+class TokenizerSection(Section):
+    kind: str = key(
+        default="bpe",
+        about="bpe, unigram, word, character, or a plug-in",
+        check=known_or_plugin("tokenizer", ("bpe", "unigram", "word", "character")),
     )
-    size: Positive = Field(default=10_000, description="of the vocabulary, at most; of each, where there are two")
-    joint: bool = Field(default=True, description="one vocabulary for both languages, or one each")
+    size: int = positive(default=10_000, about="of the vocabulary, at most; of each, where there are two")
+    joint: bool = key(default=True, about="one vocabulary for both languages, or one each")
     lowercase: bool = False
-    punctuation: bool = Field(
-        default=False,
-        description="word: split off punctuation marks and elided words (l'), for text as people write it",
+    punctuation: bool = key(
+        default=False, about="word: split off punctuation marks and elided words (l'), for text as people write it"
     )
-    slots: Count = Field(
-        default=0, description="word: ids for words outside the vocabulary, which a decoder with copy = true copies"
+    slots: int = natural(
+        default=0, about="word: ids for words outside the vocabulary, which a decoder with copy = true copies"
     )
-    sample: Count = Field(
+    sample: int = natural(
         default=0,
-        description="bpe, unigram: rows of the corpus that the vocabulary is learned from, evenly spread; 0: all. "
+        about="bpe, unigram: rows of the corpus that the vocabulary is learned from, evenly spread; 0: all. "
         "Other kinds and classifiers read all rows. Of a stream: the first rows of its files; 0: 300,000",
     )
-    dropout: Share = Field(
-        default=0.0,
-        description="bpe: the share of merges left out at random in training (Provilkov et al. 2020); 0.1, say",
+    dropout: float = portion(
+        default=0.0, about="bpe: the share of merges left out at random in training (Provilkov et al. 2020); 0.1, say"
     )
-    load: str = Field(
-        default="", description="a folder with tokenizers to use as they are, instead of training new ones"
-    )
+    load: str = key(default="", about="a folder with tokenizers to use as they are, instead of training new ones")
 
 
 HIGHEST_RATE = 1e30
 """Adam divides the rate by 1 − β, and float32 ends at 3.4e38."""
 
 
-def _check_rate(rate: float) -> float:
+def _check_rate(rate: float) -> None:
     if rate > HIGHEST_RATE:
         raise ValueError(f"is {rate:g}; it should be at most {HIGHEST_RATE:g}: float32 has no numbers for such steps")
-    return rate
 
 
-Rate = Annotated[float, Field(gt=0), AfterValidator(_check_rate)]
+GIVEN = "given"
+"""In place of the name of an optimizer that the caller of `fit` made."""
 
 
-class TrainingSection(StrictSection):
-    init: str = Field(
-        default="", description="a run, a model's folder or a model that ships: start with its weights and vocabulary"
+def _check_optimizer(name: str) -> None:
+    if name == GIVEN:
+        return
+    from torch import optim
+
+    kinds = sorted(
+        each
+        for each, kind in vars(optim).items()
+        if isinstance(kind, type) and issubclass(kind, optim.Optimizer) and each not in ("Optimizer", "LBFGS")
     )
-    init_parts: list[str] = Field(
-        default=[], description='which parts of it: ["encoder"], or ["decoder.embedding"]; []: all'
+    if name not in kinds:
+        raise ValueError(f"is {name!r}; it should be a class of torch.optim: {', '.join(kinds)}")
+
+
+class TrainingSection(Section):
+    init: str = key(
+        default="", about="a run, a model's folder or a model that ships: start with its weights and vocabulary"
     )
-    init_vocabulary: Literal["keep", "extend"] = Field(
-        default="keep", description="extend: add the pieces and labels that the corpus has and the model lacks"
+    init_parts: list[str] = key(default=[], about='which parts of it: ["encoder"], or ["decoder.embedding"]; []: all')
+    init_vocabulary: Literal["keep", "extend"] = key(
+        default="keep", about="extend: add the pieces and labels that the corpus has and the model lacks"
     )
-    freeze: list[str] = Field(default=[], description='parts that do not learn, such as ["encoder"]')
-    part_rates: dict[str, Rate] = Field(
-        default={}, description="the highest learning rate of parts: { encoder = 1e-5 }; of the others it is `rate`"
+    freeze: list[str] = key(default=[], about='parts that do not learn, such as ["encoder"]')
+    part_rates: dict[str, float] = key(
+        default={},
+        about="the highest learning rate of parts: { encoder = 1e-5 }; of the others it is `rate`",
+        over=0,
+        check=_check_rate,
     )
-    updates: Positive = Field(default=8000, description="steps of the optimizer, at most")
-    tokens: Positive = Field(default=4096, description="in a batch, padding counted, on the longer side")
-    accumulate: Positive = Field(default=1, description="batches per update on each device")
-    smoothing: Share = Field(default=0.1, description="of the labels")
-    rate: Rate = Field(default=1e-3, description="the highest learning rate")
-    schedule: Literal["inverse-square-root", "cosine", "plateau", "constant"] = Field(
-        default="cosine", description="after the warm-up; plateau cuts when the validation gets no better"
+    updates: int = positive(default=8000, about="steps of the optimizer, at most")
+    tokens: int = positive(default=4096, about="in a batch, padding counted, on the longer side")
+    accumulate: int = positive(default=1, about="batches per update on each device")
+    loss: str = key(
+        default="",
+        about="a plug-in, package.module:Class, that is minimised instead of the model's own loss",
+        check=known_or_plugin("loss", ("",)),
     )
-    warmup: Count = Field(default=0, description="updates over which the rate rises linearly from 0")
-    floor: Share = Field(default=0.0, description="cosine: the rate falls to this share of the highest")
-    cut: float = Field(default=0.5, gt=0, lt=1, description="plateau: the rate is multiplied by this …")
-    hold: Positive = Field(default=2, description="… after this many validations that got no better")
-    betas: Annotated[list[Share], Field(min_length=2, max_length=2)] = Field(default=[0.9, 0.98], description="of Adam")
-    decay: float = Field(default=0.0, ge=0, description="of the weights, decoupled (AdamW)")
-    clip: float = Field(default=1.0, ge=0, description="largest norm of the gradient; 0 does not clip")
-    validate_every: Positive = Field(default=500, description="updates between validations")
-    save_every: Positive = Field(default=100, description="updates between checkpoints")
-    log_every: Positive = Field(default=10, description="updates between lines of metrics.csv")
-    average: Positive = Field(default=10, description="the last so many checkpoints are averaged at the end")
-    ema: Share = Field(
-        default=0.0, description="decay of a moving average of the weights, which is validated and kept; 0: none"
+    smoothing: float = portion(default=0.1, about="of the labels")
+    optimizer: str = key(default="AdamW", about="a class of torch.optim", check=_check_optimizer)
+    rate: float = key(default=1e-3, about="the highest learning rate", over=0, check=_check_rate)
+    schedule: Literal["inverse-square-root", "cosine", "plateau", "constant"] = key(
+        default="cosine", about="after the warm-up; plateau cuts when the validation gets no better"
     )
-    patience: Count = Field(default=0, description="stop after this many validations that got no better; 0 goes on")
-    precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed", "64-true"] = Field(
-        default="auto", description="bf16-mixed on a GPU, 32-true elsewhere; 16-mixed is for GPUs without bfloat16"
+    warmup: int = natural(default=0, about="updates over which the rate rises linearly from 0")
+    floor: float = portion(default=0.0, about="cosine: the rate falls to this share of the highest")
+    cut: float = key(default=0.5, about="plateau: the rate is multiplied by this …", over=0, below=1)
+    hold: int = positive(default=2, about="… after this many validations that got no better")
+    betas: list[float] = portion(default=[0.9, 0.98], about="of Adam", sizes=(2, 2))
+    decay: float = key(default=0.0, about="of the weights, decoupled (AdamW)", least=0)
+    clip: float = key(default=1.0, about="largest norm of the gradient; 0 does not clip", least=0)
+    validate_every: int = positive(default=500, about="updates between validations")
+    best: str = key(
+        default="score", about="the weights that are kept: those with the highest score of the task, or the lowest loss"
     )
-    activation_checkpointing: bool = Field(
-        default=False, description="Transformers: compute activations twice instead of keeping them; saves memory"
+    save_every: int = positive(default=100, about="updates between checkpoints")
+    log_every: int = positive(default=10, about="updates between lines of metrics.csv")
+    average: int = positive(default=10, about="the last so many checkpoints are averaged at the end")
+    ema: float = portion(
+        default=0.0, about="decay of a moving average of the weights, which is validated and kept; 0: none"
     )
-    graphs: bool | Literal["auto"] = Field(
-        default="auto", description="CUDA graphs; auto uses them where there is one GPU"
+    patience: int = natural(default=0, about="stop after this many validations that got no better; 0 goes on")
+    precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed", "64-true"] = key(
+        default="auto", about="bf16-mixed on a GPU, 32-true elsewhere; 16-mixed is for GPUs without bfloat16"
     )
-    accelerator: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="a CUDA GPU where there is one")
-    devices: Positive = Field(default=1, description="per node")
-    nodes: Positive = 1
-    strategy: Literal["auto", "ddp", "fsdp"] = Field(default="auto", description="how several devices share the work")
-    workers: Count = Field(default=0, description="processes that make batches")
+    activation_checkpointing: bool = key(
+        default=False, about="Transformers: compute activations twice instead of keeping them; saves memory"
+    )
+    graphs: bool | Literal["auto"] = key(default="auto", about="CUDA graphs; auto uses them where there is one GPU")
+    accelerator: Literal["auto", "cpu", "cuda"] = key(default="auto", about="a CUDA GPU where there is one")
+    devices: int = positive(default=1, about="per node")
+    nodes: int = positive(default=1)
+    strategy: Literal["auto", "ddp", "fsdp"] = key(default="auto", about="how several devices share the work")
+    workers: int = natural(default=0, about="processes that make batches")
     tensorboard: bool = True
-    loggers: list[Literal["wandb", "mlflow"]] = Field(
-        default=[], description="further places for the metrics and the recipe; each needs its package and may upload"
+    loggers: list[Literal["wandb", "mlflow"]] = key(
+        default=[], about="further places for the metrics and the recipe; each needs its package and may upload"
     )
 
 
-class SearchSection(StrictSection):
+class SearchSection(Section):
     """Beam search, in validation and as the default of the commands."""
 
-    beams: Positive = 5
-    length_penalty: float = Field(default=1.0, ge=0, description="α of Wu et al. 2016; 0 does not normalise")
-    coverage_penalty: float = Field(default=0.0, ge=0, description="β of Wu et al. 2016")
+    beams: int = positive(default=5)
+    length_penalty: float = key(default=1.0, about="α of Wu et al. 2016; 0 does not normalise", least=0)
+    coverage_penalty: float = key(default=0.0, about="β of Wu et al. 2016", least=0)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ from ..messages import count_of
 from ..models.pretrained import WEIGHTS, weights_sha256
 from ..seeing.figures import save_curves
 from .evaluation import TaskEvaluation, TranslationEvaluation
+from .run import METRICS, RECIPE, flat_settings, learning_curve, validation_column
 from .scores import LabelScore, LengthBin, Score
 
 if TYPE_CHECKING:
@@ -210,6 +213,41 @@ def comparison_tables(rows: list[ComparisonRow]) -> Iterator[Table]:
         for row, values in cells:
             table.add_row(row.run, row.data, *(values.get(name, "") for name in names))
         yield table
+
+
+CURVE = 12  # validations of a curve that are listed
+
+
+def run_tables(folders: Iterable[Path]) -> Iterator[RenderableType]:
+    """What differs between the recipes of several runs, and the curves of their validations."""
+    given = [folder for folder in folders if (folder / RECIPE).is_file()]
+    names = [folder.resolve().name for folder in given]
+    runs = dict(zip(names if len(set(names)) == len(names) else map(str, given), given, strict=True))
+    if len(runs) < 2:
+        return
+    recipes = [flat_settings(tomllib.loads((run / RECIPE).read_text(encoding="utf-8"))) for run in runs.values()]
+    keys = dict.fromkeys(key for recipe in recipes for key in recipe if key not in ("name", "about"))
+    settings = _number_table("setting", *runs)
+    for key in keys:
+        values = [recipe.get(key) for recipe in recipes]
+        if any(value != values[0] for value in values):
+            settings.add_row(key, *("" if value is None else f"{value}" for value in values))
+    if settings.row_count:
+        yield Text("\nsettings that differ", style="bold")
+        yield settings
+    measured = {name: file for name, run in runs.items() if (file := run / METRICS).is_file()}
+    with suppress(ValueError, OSError):
+        columns = {validation_column(file) for file in measured.values()}
+        column = columns.pop() if len(columns) == 1 else "valid_nll"  # of different tasks or scores
+        curves = [dict(learning_curve(file, column)) for file in measured.values()]
+        updates = sorted({update for curve in curves for update in curve})
+        chosen = [updates[round(n * (len(updates) - 1) / (CURVE - 1))] for n in range(CURVE)] if updates else []
+        table = _number_table("update", *measured)
+        for update in dict.fromkeys(chosen):
+            table.add_row(f"{update:,.0f}", *(f"{curve[update]:.4g}" if update in curve else "" for curve in curves))
+        if chosen:
+            yield Text(f"\n{column} of the validations", style="bold")
+            yield table
 
 
 def save_length_curves(file: Path, evaluations: dict[str, TranslationEvaluation]) -> None:

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
     from .recipe import Recipe
 
-RECIPE = "recipe.toml"
+RECIPE, METRICS = "recipe.toml", "metrics.csv"
 # What a run and its commands write, beside the recipe and the checkpoints.
 OWNED = (
     "model",
     "data",
-    "metrics.csv",
+    METRICS,
     "tensorboard",
     "wandb",
     "mlflow",
@@ -63,7 +63,7 @@ class Run:
         self.checkpoints = folder / "checkpoints"
         self.last = self.checkpoints / "last.ckpt"  # everything that --resume needs
         self.previous = self.checkpoints / "previous.ckpt"  # the one before, for when the last is damaged
-        self.metrics = folder / "metrics.csv"
+        self.metrics = folder / METRICS
         self.model = folder / "model"  # the trained model, for `from_pretrained`; written when the run is finished
 
     def __repr__(self) -> str:
@@ -76,7 +76,7 @@ class Run:
             standing = checkpoint["regard"]["standing"]
             parts.append(f"update {checkpoint['global_step']:,}")
             if standing["best_update"]:
-                column = self.metrics.read_text(encoding="utf-8").partition("\n")[0].rpartition(",")[2]
+                column = "valid_nll" if self.recipe.training.best == "loss" else validation_column(self.metrics)
                 parts.append(f"best {column} {abs(standing['best']):.4g} at update {standing['best_update']:,}")
         return f"Run({', '.join(parts)})"
 
@@ -208,13 +208,11 @@ def anchored(recipe: Recipe) -> Recipe:
     """
     init = recipe.training.init
     if init and Path(init).is_dir():
-        training = recipe.training.model_copy(update={"init": str(Path(init).absolute())})
-        recipe = recipe.model_copy(update={"training": training})
+        recipe = recipe.with_settings("training", init=str(Path(init).absolute()))
     root = getattr(recipe.data, "root", "$")
     if "$" in root:
         return recipe
-    data = recipe.data.model_copy(update={"root": str(Path(root).expanduser().absolute())})
-    return recipe.model_copy(update={"data": data})
+    return recipe.with_settings("data", root=str(Path(root).expanduser().absolute()))
 
 
 def _is_empty(folder: Path) -> bool:
@@ -372,6 +370,7 @@ CLOSED = {
     "training.init_vocabulary": "the vocabulary has been made",
     "training.freeze": "the optimizer's state in the checkpoint is of the parts that learn",
     "training.part_rates": "the optimizer's state in the checkpoint has a group for each of these parts",
+    "training.optimizer": "the checkpoint has the state of that one",
     "training.ema": "the checkpoint has that moving average, or none",
     "training.strategy": "it decides in which form checkpoints are written",
 }
@@ -458,6 +457,11 @@ def flat_settings(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[prefix + key] = value
     return flat
+
+
+def validation_column(metrics: Path) -> str:
+    """What the validations measure beside the loss: the last column."""
+    return metrics.read_text(encoding="utf-8").partition("\n")[0].rpartition(",")[2].strip()
 
 
 def learning_curve(metrics: Path, column: str) -> list[tuple[float, float]]:

@@ -15,8 +15,9 @@ from torch.utils.data import Dataset
 from ..data.batches import Batch
 from ..data.encoding import EncodedCorpus
 from ..data.pair_reader import BadRowError
-from ..files import DamagedFileError, append_text, read_object, write_text
-from .corpora import corpus_parts, dataset_split, folder
+from ..files import DamagedFileError, append_text
+from .corpora import corpus_parts, dataset_split
+from .recipe_files import folder
 from .recipe_sections import StreamData
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 POSITIONS = "stream.jsonl"
 """In data/ of a run: at which update each buffer of the stream began, and where in the corpus."""
-FILES = "stream_files.json"
-"""Beside it: the files that the stream was read from, or the commit of its dataset. Positions hold for these."""
 
 
 class StreamUpdates(Dataset[list[Batch]]):
@@ -90,10 +89,10 @@ class StreamUpdates(Dataset[list[Batch]]):
         position = self._positions.find(update - 1)  # a worker process may have opened the buffer
         return 0 if position is None else position.epoch
 
-    def former_files(self, n: int) -> str:
-        """The hash of the files that update n + 1 would go on in, if they changed since; else ""."""
+    def changed(self, n: int) -> bool:
+        """Whether the files that update n + 1 would go on in have changed since."""
         begin = self._positions.find(n)
-        return "" if begin is None or _agree(begin.files, self._files) else begin.files
+        return begin is not None and not _agree(begin.files, self._files)
 
     def _seek(self, n: int) -> None:
         begin = self._positions.find(n)
@@ -194,7 +193,7 @@ class StreamPosition:
     skipped: int = 0  # bad rows
     dropped: int = 0  # pairs that are too long
     contents: str = ""  # a hash of what decides which pairs a buffer has
-    files: str = ""  # a hash of the files (`StreamFiles`)
+    files: str = ""  # a hash of the files (`stream_files`)
 
 
 class StreamPositions:
@@ -247,61 +246,24 @@ class StreamPositions:
         return positions, size
 
 
-@dataclass(frozen=True)
-class StreamFiles:
-    """For each file below `data.root`, its size and time of modification; for a dataset of the Hub, its commit.
+def stream_files(data: StreamData) -> str:
+    """A hash of the size and the time of every file of a stream, or of the commit of its dataset.
 
-    Empty where the Hub did not say the commit: nothing is then compared.
+    "" where the Hub did not say the commit: nothing is then compared. Names are relative to the root, so that a corpus
+    can move to another folder.
     """
-
-    stamps: dict[str, str]
-
-    @classmethod
-    def of(cls, data: StreamData) -> StreamFiles:
-        root = folder(data.root)
-        if data.dataset:
-            split = dataset_split(data, "train")
-            if not Path(split.name).is_dir():
-                commit = split.commit()
-                return cls({data.dataset: commit} if commit else {})
-            paths = [Path(split.name)]
-        else:
-            paths = [Path(file) for part in corpus_parts(data, "train") for file in part.files]
-        files = sorted({file for path in paths for file in _files(path)})
-        return cls({_name(file, root): _stamp(file) for file in files})
-
-    @property
-    def hash(self) -> str:
-        """What positions refer to; "" where nothing is known."""
-        content = json.dumps(self.stamps, sort_keys=True).encode()
-        return hashlib.sha256(content).hexdigest()[:16] if self.stamps else ""
-
-    def record(self, file: Path) -> None:
-        """Add them to those that the run has read so far, under their hash."""
-        versions = read_object(file, f"remove {file}") if file.is_file() else {}
-        if self.stamps and self.hash not in versions:
-            write_text(file, json.dumps({**versions, self.hash: self.stamps}, indent=1) + "\n")
-
-    def changes(self, file: Path, former: str) -> str:
-        """The names that are new, missing or changed since the files had the hash `former`."""
-        stamps = (read_object(file, f"remove {file}") if file.is_file() else {}).get(former, {})
-        names = sorted(name for name in {**stamps, **self.stamps} if stamps.get(name) != self.stamps.get(name))
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        return ", ".join(names[:3]) + more
-
-
-def _files(path: Path) -> list[Path]:
-    return [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
-
-
-def _name(file: Path, root: Path) -> str:
-    """Relative to the root, so that a corpus can move to another folder."""
-    return (file.relative_to(root) if file.is_relative_to(root) else file).as_posix()
-
-
-def _stamp(file: Path) -> str:
-    stat = file.stat()
-    return f"{stat.st_size} bytes, {stat.st_mtime_ns}"
+    root = folder(data.root)
+    if data.dataset:
+        split = dataset_split(data, "train")
+        if not Path(split.name).is_dir():
+            commit = split.commit()
+            return _hash(**{data.dataset: commit}) if commit else ""
+        files = [file for file in Path(split.name).rglob("*") if file.is_file()]
+    else:
+        paths = (Path(file) for part in corpus_parts(data, "train") for file in part.files)
+        files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()]
+    stats = {(file.relative_to(root) if file.is_relative_to(root) else file).as_posix(): file.stat() for file in files}
+    return _hash(**{name: f"{stat.st_size} bytes, {stat.st_mtime_ns}" for name, stat in stats.items()})
 
 
 def pin_revision(recipe: Recipe, begun: Recipe | None = None, *, restart: bool = False) -> Recipe:
@@ -333,4 +295,4 @@ def pin_revision(recipe: Recipe, begun: Recipe | None = None, *, restart: bool =
 
 
 def _with_revision(recipe: Recipe, revision: str) -> Recipe:
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"revision": revision})})
+    return recipe.with_settings("data", revision=revision)

@@ -1,7 +1,8 @@
-"""Tasks: what the trainer needs to know about each kind of model. One file per task."""
+"""Tasks: what training needs to know about each kind of model, and what another package may minimise."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -17,11 +18,13 @@ from ..models.multi_decoder import MultiDecoder
 from ..plugins import load_plugin
 from ..special_tokens import UNKNOWN
 from . import scores
+from .device import moved
 from .recipe import recipe_toml
 from .scores import caption_bleu, caption_chrf, cider, error_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from torch import Tensor
 
@@ -30,16 +33,41 @@ if TYPE_CHECKING:
     from ..data.rows import Pair
     from ..data.tokenizer_pair import TokenizerPair
     from ..models.base import TaskName
+    from ..models.decoder import Loss
     from ..models.pretrained import PretrainedModel
     from .batches import EpochBatches
     from .recipe import Recipe
 
 
+def task_class(name: str) -> type[Task]:
+    return TASKS.get(name) or load_plugin(name, "task", Task, "task")  # type: ignore[type-abstract]
+
+
 def recipe_task(recipe: Recipe) -> Task:
     """The task of a recipe."""
-    if recipe.task not in TASKS:
-        return load_plugin(recipe.task, "task", Task, "task")(recipe)  # type: ignore[type-abstract]
-    return TASKS[recipe.task](recipe)
+    return task_class(recipe.task)(recipe)
+
+
+class TrainingLoss(ABC):
+    """Base of a loss of another package, which a recipe names: `training.loss = "mypkg.losses:Focal"`.
+
+    It is minimised in place of `model.loss`, which validates as before.
+    """
+
+    kind: ClassVar[str]  # "package.module:Class"
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+
+    @abstractmethod
+    def __call__(self, model: Any, batch: Batch) -> Loss:
+        """Σ loss over the target tokens of a batch, with its gradient, Σ −log p of them, and their number."""
+
+
+def recipe_loss(recipe: Recipe) -> TrainingLoss | None:
+    """The loss that a recipe names; None for that of the model."""
+    name = recipe.training.loss
+    return load_plugin(name, "loss", TrainingLoss, "training.loss")(recipe) if name else None  # type: ignore[type-abstract]
 
 
 def tag_token(tokenizers: TokenizerPair, tag: str) -> int:
@@ -50,19 +78,35 @@ def tag_token(tokenizers: TokenizerPair, tag: str) -> int:
     return tokens[0]
 
 
+def column_name(measure: str) -> str:
+    return measure.lower().replace(" ", "_")
+
+
 class Task(ABC):
-    """One subclass per file of this folder; the trainer is the same for all."""
+    """What the loop asks about a kind of model. Another package may have a subclass of one of ours."""
 
     name: ClassVar[TaskName]  # of the task, or of the one that a plug-in is a variant of
     kind: ClassVar[str]  # of a plug-in: "package.module:Class"
-    measure: ClassVar[str]  # the name of the score
+    measure: str  # the name of the score
+    measures: ClassVar[tuple[str, ...]] = ()  # the scores among which `training.best` chooses, where there are several
     command: ClassVar[str]  # how to use a model of this task, for its card
     searches: ClassVar[bool] = False  # whether its answers depend on the recipe's [search]
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.dropout: BpeDropout | None = None  # of the recipe's `tokenizer.dropout`, once there is a vocabulary
-        self.column = f"valid_{self.measure.lower().replace(' ', '_')}"  # of metrics.csv
+        best = recipe.training.best
+        self.by_loss = best == "loss"  # what is kept is what has the lowest loss
+        self.measure = next((name for name in self.measures if column_name(name) == best), self.measure)
+        self.column = f"valid_{column_name(self.measure)}"  # of metrics.csv
+
+    def measure_by(self, metric: Callable[[Any], float]) -> None:
+        """Name the score after a function of one's own, which the loop calls."""
+        self.measure = getattr(metric, "__name__", "metric").strip("<>").replace("_", " ")
+        self.column = f"valid_{column_name(self.measure)}"
+
+    def load_kept(self, folder: Path) -> None:  # noqa: B027
+        """Load the weights of a finished run into a model that the caller has; a recipe's is read from the folder."""
 
     @property
     @abstractmethod
@@ -112,7 +156,7 @@ class Task(ABC):
         device = next(model.parameters()).device
         sums = torch.zeros(2, dtype=torch.float64, device=device)
         for batch in self.checks(encoded, rank=rank, world=world):
-            loss = model.loss(batch.to(device))
+            loss = model.loss(moved(batch, device))
             sums += torch.stack([loss.nll.double(), loss.tokens.double()])
         return sums
 
@@ -124,12 +168,17 @@ class Task(ABC):
     def score(self, answers: list[str], pairs: Sequence[Pair], nll: float) -> float:
         """The score of the answers; higher is better. `nll` is the loss per token on the same pairs."""
 
+    def judged(self, score: float, nll: float) -> float:
+        """What decides which weights are best; higher is better."""
+        return -nll if self.by_loss else score
+
     def amount(self, encoded: EncodedCorpus) -> str:
         """The size of a corpus, in the units of the task."""
         return f"{count_of(len(encoded), 'pair')}, {count_of(len(encoded.target), 'target token')}"
 
-    def shown(self, score: float) -> str:
-        if self.measure == "loss":  # as a score it is negative: higher is better
+    def shown(self, score: float, *, judged: bool = False) -> str:
+        """A score, or what `judged` gave."""
+        if self.measure == "loss" or (judged and self.by_loss):  # as a score it is negative: higher is better
             return f"loss {-score:.4f}"
         return f"{self.measure} {score:.2f}"
 
@@ -143,7 +192,8 @@ class Task(ABC):
         """README.md of a model folder, as the Hugging Face hub shows it; it holds the whole recipe and where from."""
         recipe = self.recipe
         beam = f" (beam {recipe.search.beams})" if self.searches else ""
-        scoring = "tokenised " if self.measure == "BLEU" and recipe.data.tokenised else ""
+        of_tokens = self.measure == "BLEU" and recipe.data.tokenised and not self.by_loss
+        scoring = "tokenised " if of_tokens else ""
         origin = f"\n## Provenance\n\n{provenance}\n" if provenance else ""
         return f"""---
 library_name: regard
@@ -154,7 +204,7 @@ pipeline_tag: {self.tag}
 
 {recipe.about or "A model trained with regard."}
 
-Validation {scoring}{self.shown(score)}{beam}, seed {recipe.seed}. The weights are {kept}.
+Validation {scoring}{self.shown(score, judged=True)}{beam}, seed {recipe.seed}. The weights are {kept}.
 
     {self.command}
 
@@ -165,18 +215,21 @@ Validation {scoring}{self.shown(score)}{beam}, seed {recipe.seed}. The weights a
 
 class TranslateTask(Task):
     name: ClassVar[TaskName] = "translate"
-    measure: ClassVar[str] = "BLEU"
+    measure = "BLEU"
+    measures: ClassVar[tuple[str, ...]] = ("BLEU", "chrF")
     command: ClassVar[str] = 'regard translate --model FOLDER "A sentence."'
     tag: ClassVar[str] = "translation"
     searches: ClassVar[bool] = True
 
     def answers(self, model: Any, tokenizers: TokenizerPair, pairs: Sequence[Pair]) -> list[str]:
-        how = self.recipe.search.model_dump()
+        how = self.recipe.search.to_dict()
         sources = [pair.source for pair in pairs]
         return [found.text for found in translate(model, tokenizers, sources, **how)]
 
     def score(self, answers: list[str], pairs: Sequence[Pair], nll: float) -> float:
         references = [pair.target for pair in pairs]
+        if self.measure == "chrF":
+            return scores.chrf(answers, references).value
         return scores.bleu(answers, references, tokenised=self.recipe.data.tokenised).value
 
 
@@ -184,7 +237,7 @@ class CaptionTask(TranslateTask):
     """Pairs may share a picture: it is described once, and all their captions are its references."""
 
     name: ClassVar[TaskName] = "caption"
-    measure: ClassVar[str] = "BLEU"
+    measures: ClassVar[tuple[str, ...]] = ("BLEU",)
     command: ClassVar[str] = "regard caption --model FOLDER picture.png"
     tag: ClassVar[str] = "image-to-text"
 
@@ -220,7 +273,8 @@ def gathered(answers: Sequence[str], pairs: Sequence[Pair]) -> tuple[list[str], 
 
 class ClassifyTask(Task):
     name: ClassVar[TaskName] = "classify"
-    measure: ClassVar[str] = "accuracy"
+    measure = "accuracy"
+    measures: ClassVar[tuple[str, ...]] = ("accuracy",)
     command: ClassVar[str] = 'regard classify --model FOLDER "A sentence, or a file of sound"'
 
     @property
@@ -251,7 +305,7 @@ class LanguageModelTask(Task):
     """The text is one stream of tokens; a batch is windows of it, `data.longest` tokens each."""
 
     name: ClassVar[TaskName] = "write"
-    measure: ClassVar[str] = "loss"
+    measure = "loss"
     command: ClassVar[str] = 'regard generate --model FOLDER "How it begins"'
     tag: ClassVar[str] = "text-generation"
 
@@ -285,18 +339,32 @@ class LanguageModelTask(Task):
     def score(self, answers: list[str], pairs: Sequence[Pair], nll: float) -> float:
         return -nll
 
+    def figures(
+        self, answers: list[str], pairs: Sequence[Pair], nll: float, model: Any, tokenizers: TokenizerPair
+    ) -> dict[str, float]:
+        """Perplexity is per token, and tokens differ between vocabularies; bits per byte and character do not."""
+        text = "".join(pair.target for pair in pairs)
+        bits = nll / math.log(2) * len(tokenizers.target.encode(text))
+        return {
+            "loss": nll,
+            "perplexity": math.exp(min(nll, 700.0)),
+            "bits per byte": bits / len(text.encode()),
+            "bits per character": bits / len(text),
+        }
+
 
 class SpellTask(TranslateTask):
     name: ClassVar[TaskName] = "spell"
-    measure: ClassVar[str] = "error rate"
+    measure = "error rate"
+    measures: ClassVar[tuple[str, ...]] = ("error rate",)
     command: ClassVar[str] = "regard classify --model FOLDER sound.wav"
     tag: ClassVar[str] = "automatic-speech-recognition"
 
     def score(self, answers: list[str], pairs: Sequence[Pair], nll: float) -> float:
         return -100 * error_rate(answers, [pair.target for pair in pairs])
 
-    def shown(self, score: float) -> str:
-        return f"{self.measure} {-score:.2f} %"
+    def shown(self, score: float, *, judged: bool = False) -> str:
+        return super().shown(score, judged=True) if judged and self.by_loss else f"{self.measure} {-score:.2f} %"
 
 
 TASKS: dict[str, type[Task]] = {

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    pytest.importorskip("pydantic")
     from tests.support.tiny_training import recipe_file
 
     return recipe_file(tmp_path)
