@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from .blocks import forward_mode, readable, transformed
-from .kernels import additive
+from .kernels import TRITON, additive
 from .part import Part, positive
 
 if TYPE_CHECKING:
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 
     from jaxtyping import Float
     from torch import Tensor
-
-TRITON = find_spec("triton") is not None  # found, not imported
 
 
 class EnergyForm(Part):
