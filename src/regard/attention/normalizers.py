@@ -334,6 +334,13 @@ class Unnormalized(Normalizer):
         return e
 
 
+class Unchanged(Unnormalized):
+    """w_ij = e_ij of energies that are weights already, of a matrix that is kept."""
+
+    nonnegative = True
+    opaque = False
+
+
 @dataclass(frozen=True, slots=True)
 class Proportional(Normalizer):
     """w_ij = e_ij / Σ_j e_ij, for energies ≥ 0: the look-up family. State: the sum.

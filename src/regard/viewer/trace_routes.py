@@ -41,7 +41,7 @@ from .responses import (
     span_of,
     view_names,
 )
-from .tiles import Tile
+from .tiles import Tile, as_slice
 
 if TYPE_CHECKING:
     from .jobs import Jobs
@@ -256,7 +256,7 @@ async def weights(
     await jobs.compute_row_states(request, view, call, entry, which, i)
 
     def compute() -> EncodedArray:
-        parts = [jobs.pyramid(view, call, entry, head).matrix.weights(i, j) for head in which]
+        parts = [jobs.pyramid(view, call, entry, head).weights.tile(as_slice(i), as_slice(j)).float() for head in which]
         return EncodedArray.of(torch.stack(parts), type)
 
     return (await jobs.run(request, compute)).response(request)
@@ -287,7 +287,9 @@ async def top(
     for at, rows_now in product(range(len(which)), _chunks(i, keys)):  # short jobs: the request can be cancelled
 
         def compute(at: int = at, rows_now: range = rows_now) -> None:
-            best = jobs.pyramid(view, call, entry, which[at]).matrix.weights(rows_now, range(keys)).topk(k)
+            best = (
+                jobs.pyramid(view, call, entry, which[at]).weights.tile(as_slice(rows_now), slice(None)).float().topk(k)
+            )
             values[at] += [[float(f"{w:.6g}") for w in row] for row in best.values.tolist()]
             indices[at] += best.indices.tolist()
 
@@ -313,7 +315,7 @@ async def received(request: Request, trace: TraceId, call: CallId, head: Head = 
     for rows in _chunks(range(queries), keys):
 
         def add(rows: range = rows) -> None:
-            total.add_(jobs.pyramid(view, call, entry, head).matrix.weights(rows, range(keys)).sum(0))
+            total.add_(jobs.pyramid(view, call, entry, head).weights.tile(as_slice(rows), slice(None)).float().sum(0))
 
         await jobs.run(request, add)
     return EncodedArray.of(total).response(request)
