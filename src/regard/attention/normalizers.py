@@ -1,6 +1,4 @@
-"""Normalizers: from a row of energies to a row of weights.
-
-Normalizers: one row of energies in, one distribution over the keys out.
+"""Normalizers: one row of energies in, one distribution over the keys out.
 
 Each leaves one number per row, its *state*, after which any weight is a pointwise function of its energy:
 `weigh(e_ij, state_i)`. That is how `Weights` answers without the matrix. A row of large energies needs two numbers
