@@ -132,7 +132,7 @@ class Contributions:
         shape = Shape(len(w.entries), len(w.queries), len(keys), self.precision, w.device)
         self._check_unchanged()
         if size is None:
-            whole = slice(0, shape.count), slice(0, shape.queries)
+            whole = slice(0, shape.matrices), slice(0, shape.queries)
             block = Block(w.tile(slice(None), cols).reshape(shape[:3]), None, *whole, torch.empty(0))
             return contributed(block, self._v[:, j], part._g, self._finite).reshape((*lead, *shape[1:3]))
         pooled = SignedMap(shape, (*w.size_of_map(size, pool, len(keys)), pool))

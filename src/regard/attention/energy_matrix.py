@@ -226,11 +226,11 @@ class Visible(NamedTuple):
 
     def some_of(self, cols: slice) -> bool:
         """Whether some query may see some of these keys."""
-        return self.least_first < cols.stop and self.most_stop > cols.start
+        return bool(self.least_first < cols.stop and self.most_stop > cols.start)
 
     def all_of(self, cols: slice) -> bool:
         """Whether every query sees all of them."""
-        return self.most_first <= cols.start and self.least_stop >= cols.stop
+        return bool(self.most_first <= cols.start and self.least_stop >= cols.stop)
 
 
 def split(

@@ -125,7 +125,7 @@ class Answer(Statistic, Protocol):
 class Shape(NamedTuple):
     """How many matrices, rows and keys there are, and what their weights are computed in."""
 
-    count: int
+    matrices: int
     queries: int
     keys: int
     dtype: torch.dtype
@@ -137,7 +137,7 @@ class Shape(NamedTuple):
 
 class Entropy:
     def __init__(self, shape: Shape, _: object = None) -> None:
-        self.result = shape.full(0, shape.count, shape.queries)
+        self.result = shape.full(0, shape.matrices, shape.queries)
 
     def add(self, block: Block) -> None:
         assert block.log is not None
@@ -147,7 +147,7 @@ class Entropy:
 
 class Largest:
     def __init__(self, shape: Shape, k: int) -> None:
-        self.k, self.values = k, shape.full(0, shape.count, shape.queries, k)
+        self.k, self.values = k, shape.full(0, shape.matrices, shape.queries, k)
         self.indices = torch.zeros_like(self.values, dtype=torch.long)
 
     def add(self, block: Block) -> None:
@@ -161,7 +161,7 @@ class Largest:
 
 class Received:
     def __init__(self, shape: Shape, _: object = None) -> None:
-        self.result = shape.full(0, shape.count, shape.keys)
+        self.result = shape.full(0, shape.matrices, shape.keys)
 
     def add(self, block: Block) -> None:
         self.result[block.n, : block.w.shape[-1]] += block.w.sum(-2)
@@ -170,7 +170,7 @@ class Received:
 class Offsets:
     def __init__(self, shape: Shape, offsets: list[int]) -> None:
         self.offsets = torch.tensor(offsets, device=shape.device)
-        self.result = shape.full(0, shape.count, shape.queries, len(offsets))
+        self.result = shape.full(0, shape.matrices, shape.queries, len(offsets))
 
     def add(self, block: Block) -> None:
         keys = block.w.shape[-1]
@@ -185,7 +185,7 @@ class Offsets:
 class On:
     def __init__(self, shape: Shape, chosen: Bool[Tensor, "n k"]) -> None:
         self.chosen = chosen.to(shape.dtype)
-        self.result = shape.full(0, shape.count, shape.queries)
+        self.result = shape.full(0, shape.matrices, shape.queries)
 
     def add(self, block: Block) -> None:
         chosen = (self.chosen[block.n] if self.chosen.shape[0] > 1 else self.chosen)[:, : block.w.shape[-1]]
@@ -197,7 +197,7 @@ class Map:
 
     def __init__(self, shape: Shape, cells: tuple[int, int, str]) -> None:
         *size, self.pool = cells
-        self.cells = shape.full(-torch.inf if self.pool == "max" else 0.0, shape.count, *size)
+        self.cells = shape.full(-torch.inf if self.pool == "max" else 0.0, shape.matrices, *size)
         if 0 in size:
             return  # no queries or no keys
         rows, cols = Cells.edges(shape.queries, size[0]), Cells.edges(shape.keys, size[1])
@@ -221,7 +221,7 @@ class Map:
 class Fidelity:
     def __init__(self, shape: Shape, outputs: tuple[Float[Tensor, "n k d"], Float[Tensor, "n q d"]]) -> None:
         self.v, self.out = outputs
-        self.error, self.norm = shape.full(0, shape.count), shape.full(0, shape.count)
+        self.error, self.norm = shape.full(0, shape.matrices), shape.full(0, shape.matrices)
 
     def add(self, block: Block) -> None:
         out = self.out[block.n, block.rows].to(block.w.dtype)
@@ -265,7 +265,7 @@ class Spread:
     """H = log S − Σ_j |C_ij| log |C_ij| / S with S = Σ_j |C_ij|, after dividing each row by its largest size."""
 
     def __init__(self, shape: Shape, _: object = None) -> None:
-        self.result = shape.full(0, shape.count, shape.queries)
+        self.result = shape.full(0, shape.matrices, shape.queries)
 
     def add(self, block: Block) -> None:
         size = block.w.abs()

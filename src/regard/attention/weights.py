@@ -347,7 +347,7 @@ class Weights:
                 f"logsumexp is the logarithm of a softmax's denominator; {type(self.normalize).__name__} has none"
             )
         if self._needs_graph():
-            return logsumexp(self, self._live(), self._live_normalize).reshape(self.shape[:-1])
+            return statistics.logsumexp(self, self._live(), self._live_normalize).reshape(self.shape[:-1])
         state = self.row_state()
         total = state.rest if state.anchor is None else self.normalize.one_number(state)
         return mark_empty(total).reshape(self.shape[:-1])  # the state of an empty row is +∞
@@ -530,8 +530,8 @@ def answers(
     own = {name: table[name].of_blocks(shape, x) for name, x in asked.items() if name not in results}
     every: list[Statistic] = [*own.values(), *also]
     # The cells of a map reach to the last key; every other statistic can skip keys that no row sees.
-    options = {"with_log": "entropy" in own, "least": asked.get("top") or 1, "whole": "map" in own}
-    for block in blocks(weights, **options) if every else ():
+    with_log, least, whole = "entropy" in own, asked.get("top") or 1, "map" in own
+    for block in blocks(weights, with_log, least, whole) if every else ():
         if products is not None:
             block = block._replace(w=contributed(block, *products))
         for statistic in every:

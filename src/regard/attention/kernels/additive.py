@@ -254,7 +254,7 @@ def additive(
 
     Query i sees keys start_i ≤ j < stop_i ([n or 1, q or 1], both or neither). Dropout repeats with its seed.
     """
-    out, lse = forward(*(_wide(x) for x in (a, b, w, v)), start, stop, seed, scale, dropout)
+    out, lse = forward(_wide(a), _wide(b), _wide(w), _wide(v), start, stop, seed, scale, dropout)
     return out.to(v.dtype), lse
 
 
@@ -274,8 +274,8 @@ def additive_backward(
     scale: float,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    inputs = (_wide(x) for x in (grad, grad_lse, a, b, w, v))
-    gradients = backward(*inputs, start, stop, seed, scale, dropout)
+    grad, grad_lse, *inputs = (_wide(x) for x in (grad, grad_lse, a, b, w, v))
+    gradients = backward(grad, grad_lse, *inputs, start=start, stop=stop, seed=seed, scale=scale, dropout=dropout)
     return tuple(g.to(x.dtype) for g, x in zip(gradients, (a, b, w, v), strict=True))  # type: ignore[return-value]
 
 

@@ -290,7 +290,7 @@ def sizes(r: Arguments, kernel: str) -> Sizes:
 def programs(r: Arguments, cut: Sizes) -> int:
     """How many programs a GPU works on at once."""
     if r["q"].device.type == "cpu":
-        return 2 * r["matrices"]
+        return 2 * int(r["matrices"])
     return cut.programs * _processors(r["q"].device)
 
 
@@ -379,7 +379,7 @@ def _walk(r: Arguments, state: Float[Tensor, "n q"], asked: dict[str, Any]) -> d
     cut = sizes(r, "contributions" if directed else "walk")
     blocks, ranges = ceil(keys, cut.keys), _ranges(r, cut.keys, cut.queries)
     # What is summed for every row.
-    planes = [name for name in ("entropy", "on") if name in asked]
+    planes: list[str] = [name for name in ("entropy", "on") if name in asked]
     if directed and not asked.keys().isdisjoint({"total", "size", "spread", "on"}):
         sizes_too = ["size"] if {"size", "spread"} & asked.keys() else []
         planes = ["total", *sizes_too, *(["spread"] if "spread" in asked else []), *planes]
@@ -407,7 +407,7 @@ def _walk(r: Arguments, state: Float[Tensor, "n q"], asked: dict[str, Any]) -> d
         cells = torch.zeros(n, *asked["map"][:2], dtype=torch.int32, device=device)
         options |= _cells(r, asked["map"], cut) | {"cells": cells.view(torch.uint32) if directed else cells}
     start_by_name(statistics_triton.walk, (strips, n, parts), options)
-    results = dict(zip(planes, sums.sum(2).unbind(0), strict=True))
+    results: dict[str, Tensor] = dict(zip(planes, sums.sum(2).unbind(0), strict=True))
     if "entropy" in results:
         results["entropy"] *= -math.log(2)
     if "spread" in results:
