@@ -405,7 +405,7 @@ class Weights:
     ) -> Stats:
         """Several statistics in one pass over q and k; see the methods of the same names.
 
-        `also` are statistics of your own (`weight_statistics.Statistic`), computed in the same pass.
+        `also` are statistics of your own (`statistics.Statistic`), computed in the same pass.
         """
         keys = self.keys
         if top is not None and not 1 <= top <= keys:

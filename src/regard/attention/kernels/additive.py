@@ -274,8 +274,8 @@ def additive_backward(
     scale: float,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    grad, grad_lse, *inputs = (_wide(x) for x in (grad, grad_lse, a, b, w, v))
-    gradients = backward(grad, grad_lse, *inputs, start=start, stop=stop, seed=seed, scale=scale, dropout=dropout)
+    wide = _wide(grad), _wide(grad_lse), _wide(a), _wide(b), _wide(w), _wide(v)
+    gradients = backward(*wide, start, stop, seed, scale, dropout)
     return tuple(g.to(x.dtype) for g, x in zip(gradients, (a, b, w, v), strict=True))  # type: ignore[return-value]
 
 
