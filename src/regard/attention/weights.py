@@ -456,13 +456,15 @@ class Weights:
 
 
 class _RowStates:
-    """One number per row of all matrices and queries: what the kernel left, or what was computed so far."""
+    """One number per row of all matrices and queries: what the kernel left, or what was computed so far.
+
+    Threads may compute different rows: a number is written before it counts as known.
+    """
 
     def __init__(self, kernel: Float[Tensor, "n q"] | None, normalize: Normalizer) -> None:
         self._kernel, self._normalize = kernel, normalize
-        self._numbers: Tensor | None = None
-        self._known = self._two = torch.empty(0)
-        """Which rows have their number; and which are of large energies, for which one number is not enough."""
+        self._computed: tuple[Tensor, Tensor, Tensor] | None = None
+        """The numbers; which rows have theirs; and which are of large energies, where one number is not enough."""
 
     @cached_property
     def _kernel_holds(self) -> bool:
@@ -470,17 +472,20 @@ class _RowStates:
 
     @property
     def nbytes(self) -> int:
-        return sum(x.nbytes for x in (self._kernel, self._numbers) if x is not None)
+        return sum(x.nbytes for x in (self._kernel, *(self._computed or ())[:1]) if x is not None)
 
     def has(self, w: Weights) -> bool:
-        return self._kernel_holds or (self._numbers is not None and bool(self._known[_on_cpu(w)].all()))
+        computed = self._computed
+        return self._kernel_holds or (computed is not None and bool(computed[1][_on_cpu(w)].all()))
 
     def of(self, w: Weights) -> RowState | None:
         """The state of the selected rows; None where it is not known, or is two numbers."""
-        if not self._kernel_holds and (not self.has(w) or bool(self._two[_on_cpu(w)].any())):
+        computed, numbers = self._computed, self._kernel if self._kernel_holds else None
+        if numbers is None and computed is not None:
+            known, large = (x[_on_cpu(w)] for x in computed[1:])
+            numbers = computed[0] if bool(known.all()) and not bool(large.any()) else None
+        if numbers is None:
             return None
-        numbers = self._kernel if self._kernel_holds else self._numbers
-        assert numbers is not None
         n, rows = w._index()
         return RowState(numbers[n][:, rows])
 
@@ -488,15 +493,15 @@ class _RowStates:
     def keep(self, w: Weights, state: RowState) -> None:
         if torch.compiler.is_compiling() or not readable(state.rest):
             return
-        if self._numbers is None:
+        if self._computed is None:
             shape = w.energies.count, w.energies.queries
-            with torch.inference_mode(False):  # else it could not be written to outside
-                self._numbers = torch.zeros(shape, dtype=state.rest.dtype, device=state.rest.device)
-                self._known, self._two = torch.zeros(2, *shape, dtype=torch.bool)
-        n, rows = w._index()
-        self._numbers[_grid(n, rows)] = state.rest
-        self._two[_on_cpu(w)] = state.anchor is not None
-        self._known[_on_cpu(w)] = True
+            with torch.inference_mode(False):  # else they could not be written to outside
+                numbers = torch.zeros(shape, dtype=state.rest.dtype, device=state.rest.device)
+                self._computed = numbers, torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
+        numbers, known, large = self._computed
+        numbers[_grid(*w._index())] = state.rest
+        large[_on_cpu(w)] = state.anchor is not None
+        known[_on_cpu(w)] = True
 
 
 def _grid(n: slice | Tensor, rows: slice | Tensor) -> tuple[slice | Tensor, slice | Tensor]:
