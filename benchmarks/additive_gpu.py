@@ -24,8 +24,7 @@ from torch import Tensor
 
 import regard
 from benchmarks.timing import RESULTS, Row, gpu_row, write
-from regard.attention.kernels import KernelArguments
-from regard.attention.kernels.additive import attention
+from regard.attention.kernels.additive import additive as attention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +77,7 @@ def formula(a: Tensor, b: Tensor, w: Tensor, v: Tensor) -> Tensor:
 
 
 def fused(a: Tensor, b: Tensor, w: Tensor, v: Tensor) -> Tensor:
-    return attention(a, b, w, v, KernelArguments(None, None, None, 1.0, 0.0))[0]
+    return attention(a, b, w, v, None, None, None, 1.0, 0.0)[0]
 
 
 def works() -> list[Work]:

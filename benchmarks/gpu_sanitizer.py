@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 
 import regard
-from regard.attention.kernels import KernelArguments
-from regard.attention.kernels.additive import attention
+from regard.attention.kernels.additive import additive as attention
 
 
 def additive() -> None:
@@ -20,7 +19,7 @@ def additive() -> None:
         w = torch.randn(24, device="cuda", requires_grad=True)
         stop = torch.tensor([[60], [67]], device="cuda")
         seed = torch.tensor(3, device="cuda")
-        out, lse = attention(a * size, b * size, w, v, KernelArguments(torch.zeros_like(stop), stop, seed, 1.0, 0.1))
+        out, lse = attention(a * size, b * size, w, v, torch.zeros_like(stop), stop, seed, 1.0, 0.1)
         torch.autograd.grad(out.sum() + lse.sum(), (a, b, w, v))
 
 

@@ -70,6 +70,8 @@ class Walk:
 
     def _importing(self, frame: FrameType | None) -> bool:
         while frame is not None:
+            if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+                return True
             if frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(str(self.source)):
                 self._known.discard(frame.f_code)
                 return True

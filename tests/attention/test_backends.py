@@ -225,13 +225,6 @@ def test_what_is_finite_stays_finite_in_a_narrow_bias() -> None:
     assert result.tolist() == [-65504.0, -torch.inf, 3.0]
 
 
-def test_an_empty_batch_has_an_empty_answer() -> None:
-    x = torch.randn(0, 2, 5, 4)
-    assert r.attend(x, x, x, mask=r.causal()).shape == (0, 2, 5, 4)
-    with pytest.raises(ValueError, match="the batch is empty"):
-        r.attend(x, x, x, mask=r.causal(), backend="flex")
-
-
 def test_flex_takes_one_tensor_as_queries_keys_and_values_after_functions_that_hold_tensors() -> None:
     """PyTorch 2.13 fails if a tensor occurs twice in a call after one with other functions was compiled."""
     x, (a, b) = torch.randn(1, 2, 6, 4, dtype=torch.float64), torch.randn(2, 6, 6, dtype=torch.float64)

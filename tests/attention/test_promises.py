@@ -244,14 +244,6 @@ def test_weights_are_those_of_the_call_also_after_a_step() -> None:
         w.dense()
 
 
-def test_weights_notice_queries_changed_in_place() -> None:
-    q, k, v = inputs()
-    _, w = attend(q, k, v, weights=True)
-    q.add_(1)
-    with pytest.raises(RuntimeError, match="changed in place since attend"):
-        w.entropy()
-
-
 def test_inference_mode() -> None:
     with torch.inference_mode():
         q, k, v = inputs()
@@ -344,18 +336,6 @@ def test_masks_and_energies_on_another_device(make) -> None:
         attend(x, x, x, mask=make())
     with pytest.raises(ValueError, match="Additive's parameters is on meta"):
         attend(x, x, x, energy=r.Additive(4, 4, 3).to("meta"))
-
-
-def test_meta_tensors_give_shapes() -> None:
-    q, k, v = (torch.randn(2, 3, 5, 4, device="meta") for _ in range(3))
-    assert attend(q, k, v).shape == (2, 3, 5, 4)
-
-
-@pytest.mark.parametrize("energy", [r.ScaledDot(), r.Gaussian(), r.Additive(4, 4, 3)])
-def test_an_empty_batch(energy) -> None:
-    assert attend(torch.randn(0, 3, 5, 4), torch.randn(0, 3, 7, 4), torch.randn(0, 3, 7, 2), energy=energy).shape == (
-        0, 3, 5, 2,
-    )  # fmt: skip
 
 
 # Compiled and transformed, also without gradients

@@ -275,3 +275,67 @@ def test_what_a_modifier_returns_is_not_written_to(mask: r.Mask | None) -> None:
         torch.testing.assert_close(weights.entropy(), -torch.xlogy(dense, dense).sum(-1))
         torch.testing.assert_close(weights.tile(slice(None), slice(None)), dense)
     assert torch.equal(table, before)
+
+
+def test_a_kept_matrix() -> None:
+    dense, v = torch.rand(2, 3, 5, 7, dtype=torch.float64), torch.randn(2, 3, 7, 6, dtype=torch.float64)
+    w = r.Weights.of_matrix(dense)
+    _answers_match(w, dense, v, dense @ v)
+    _answers_match(w[1, :2], dense[1, :2], v[1, :2], (dense @ v)[1, :2])
+    dense.mul_(2)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        w.top(1)
+
+
+def test_a_sum_of_weights() -> None:
+    """Of softmax, of another normalizer, and of a kept matrix, selected before and after they are added."""
+    q, k, v = inputs()
+    first = attend(q, k, v, mask=r.causal(1), weights=True)[1]
+    second = attend(q, k, v, normalize=r.Sparsemax(), weights=True)[1]
+    kept = torch.rand(2, 3, 5, 7, dtype=torch.float64)
+    dense = 0.5 * first.dense() + 0.2 * (second.dense() + kept)
+    w = 0.5 * first + 0.2 * (second + r.Weights.of_matrix(kept))
+    assert [factor for factor, _ in w.terms] == [0.5, 0.2, 0.2]
+    _answers_match(w, dense, v, dense @ v)
+    _answers_match(w[1, ::2], dense[1, ::2], v[1, ::2], (dense @ v)[1, ::2])
+    torch.testing.assert_close(w.rows([4, 0]).dense(), dense[..., [4, 0], :])
+    torch.testing.assert_close(
+        (first[0, 1] + second[1, 2]).received(), (first.dense()[0, 1] + second.dense()[1, 2]).sum(-2)
+    )
+    g = torch.randn(2, 3, 5, 6, dtype=torch.float64)
+    torch.testing.assert_close(r.Contributions(w, v, g).dense(), dense * (g @ v.mT))
+    torch.testing.assert_close(r.Contributions(w, v, g).total(), (dense * (g @ v.mT)).sum(-1))
+    with pytest.raises(TypeError, match=r"ask its \.terms"):
+        w.energies  # noqa: B018
+    with pytest.raises(ValueError, match="one shape"):
+        first + second[0]  # type: ignore[operator]
+
+
+def test_differential_attention_is_signed() -> None:
+    """w1 − λ w2 (Ye et al. 2024): the differences of two softmax matrices, of which some are negative."""
+    q, k, v = inputs()
+    pair = [attend(x, k, v, weights=True)[1] for x in (q, -q)]
+    w, dense = pair[0] - 0.8 * pair[1], pair[0].dense() - 0.8 * pair[1].dense()
+    torch.testing.assert_close(w.tile(slice(1, 4), slice(2, 6)), dense[..., 1:4, 2:6])
+    torch.testing.assert_close(w.tile(slice(None), slice(None), (2, 3)), pooled_cells(dense, 2, 3, "max"))
+    torch.testing.assert_close(w.top(3).values, dense.topk(3).values)
+    torch.testing.assert_close(w.map((3, 2), "mean"), pooled_cells(dense, 3, 2, "mean"))
+    torch.testing.assert_close(w.received(), dense.sum(-2))
+    assert float(w.fidelity(v, dense @ v).max()) < 1e-12
+    torch.testing.assert_close((-w).dense(), -dense)
+
+
+@pytest.mark.parametrize("normalize", [r.Softmax(), r.Softmax(0.3), r.Sparsemax()], ids=repr)
+@pytest.mark.parametrize("mask", [None, r.causal(), r.causal() & r.window(600)], ids=str)
+def test_long_rows_go_some_keys_at_a_time(mask: r.Mask | None, normalize: r.Normalizer) -> None:
+    """The row states, shared by all selections, and the keys pooled in the pass that finds them."""
+    q, k = torch.randn(2, 70, 8), torch.randn(2, 3000, 8)
+    w = r.Weights(attend(q, k, k, normalize=normalize, mask=mask, weights=True)[1].energies, normalize)
+    dense = w.dense()
+    maxima, sums = w[1].rows(slice(5, 60)).pool_keys(4)
+    torch.testing.assert_close(maxima[0], dense[1, 5:60].unflatten(-1, (-1, 4)).amax(-1))
+    torch.testing.assert_close(sums[0], dense[1, 5:60].unflatten(-1, (-1, 4)).sum(-1))
+    assert w[1].rows([59]).state_known
+    assert not w[0].rows([3]).state_known
+    torch.testing.assert_close(w.tile(slice(None), slice(2000, 2600)), dense[..., 2000:2600])
+    assert w.rows(3).state_known

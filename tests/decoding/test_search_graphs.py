@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from regard.attention.request import listeners
+from regard.attention.attend import listeners
 from regard.decoding import Hypothesis, search, search_graphs
 from regard.decoding.beam import Ranking, limits
 from regard.decoding.search_graphs import BYTES, SHAPES, SearchGraphs, graphs_of, recordable
@@ -167,7 +167,7 @@ def test_graphs_follow_the_weights_and_step_aside_for_hooks(monkeypatch: pytest.
     handle = model.decoder.layers[0].register_forward_hook(lambda *_: calls.append(1))
     assert not recordable(model.decoder)
     handle.remove()
-    listeners.append(lambda request, output, state, replaceable: output)
+    listeners.append(lambda energies, normalize, v, output, state, dropout, replaceable: output)
     try:
         assert not recordable(model.decoder)
     finally:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import regard
+from regard.attention import statistics
 from regard.viewer import jobs, tiles
 from regard.viewer.responses import request
 from regard.viewer.tiles import Tile, TilePyramid
@@ -63,7 +64,7 @@ def test_every_zoom_is_the_pooled_matrix(name: str, pool: Any, monkeypatch: pyte
     """With a small base level and small bands, so that 101 tokens go through all that 131,072 go through."""
     monkeypatch.setattr(tiles, "BASE", 32)
     monkeypatch.setattr(tiles, "BAND", 1200)
-    for module in (tiles, tiles):
+    for module in (tiles, statistics):
         monkeypatch.setattr(module, "CHUNK", 300)
     seen = seen_of(OPTIONS[name], length=101, heads=2, batch=1)
     w = seen[0].weights.dense()[0, 1]
@@ -128,7 +129,7 @@ def test_rows_of_nan_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for band in range(13):
         head.compute_states(band)
     assert head.bands_without_states(range(101)) == []
-    values = head.matrix.weights(range(101), range(101))
+    values = head.weights.tile(slice(None), slice(None))
     torch.testing.assert_close(values[:50], seen[0].weights.dense()[0, 0, :50], atol=1e-6, rtol=0)
     for path in ("weights", "top"):
         assert get(app, f"{root}/calls/0/{path}").status == 200
@@ -229,7 +230,7 @@ def test_rows_of_large_energies(normalize: regard.Normalizer, monkeypatch: pytes
     energy = regard.Modified(regard.ScaledDot(), regard.Bias(bias))
     _, w = regard.attend(2.0**60 * q, k, k, energy=energy, mask=regard.causal(), normalize=normalize, weights=True)
     dense, head = w.dense()[0], walked(TilePyramid(w[0]))
-    torch.testing.assert_close(head.matrix.weights(range(96), range(3, 50)), dense[:, 3:50])
+    torch.testing.assert_close(head.weights.tile(slice(None), slice(3, 50)), dense[:, 3:50])
     tile = Tile(0, 0, 96, 96, 12, 12)
     for pool in ("max", "mean"):
         torch.testing.assert_close(head.tile(tile, pool), pooled(dense, head.edges(tile), pool))

@@ -1,171 +1,56 @@
-"""attend: z = normalize(energy(q, k)) · v on the fastest exact backend, and look-up in a dictionary."""
+"""attend: z = normalize(energy(q, k)) · v on the fastest exact backend, and look-up in a dictionary.
+
+attend ── check ──▶ EnergyMatrix, Normalizer, v ──▶ select ──▶ backend.run ──▶ z, Weights
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args, overload
 
 import torch
+from torch import Tensor, nn
 
 from .backends import fused, reference, sdpa
-from .blocks import differentiated_once, no_kernel, readable
+from .blocks import AUTOCAST, check_device, differentiated_once, no_kernel, traced
 from .energies import Exact, ScaledDot
-from .normalizers import Proportional, Softmax
-from .request import JaggedBatch, Sequences, listeners, make_request, notify
+from .energy_matrix import EnergyMatrix, clear_hidden_keys, split
+from .masks import Dense, Mask, MaskMod
+from .modifiers import Modifier
+from .normalizers import FunctionNormalizer, Normalizer, Proportional, Softmax
+from .packed import JaggedBatch, Sequences
+from .part import takes
 from .weights import Weights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from types import ModuleType
 
-    from jaxtyping import Float, Int
-    from torch import Tensor
-
-    from .request import Request
-
-Backend = Literal["auto", "reference", "sdpa", "flex", "fused"]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The backend that would run, the reason, and the reason against each of the others. `print` it."""
-
-    backend: str
-    why: str
-    others: dict[str, str] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        width = max(map(len, (self.backend, *self.others)))
-        lines = [f"→ {self.backend:{width}}  {self.why}"]
-        return "\n".join(lines + [f"  {name:{width}}  {why}" for name, why in self.others.items()])
-
-
-def _module(name: str) -> ModuleType:
-    """The backend of this name. FlexAttention is imported when first needed, because its import is slow."""
-    if name == "flex":
-        from .backends import flex
-
-        return flex
-    return {"reference": reference, "sdpa": sdpa, "fused": fused}[name]
-
-
-def _name(module: ModuleType) -> str:
-    return module.__name__.rpartition(".")[2]
-
-
-def select(request: Request, backend: str) -> ModuleType:
-    """The module that computes the request. A named one is returned or refused with the reason."""
-    if backend == "auto":
-        return _fastest(request)
-    if backend not in get_args(Backend):
-        raise ValueError(f"backend is {backend!r}; expected one of {', '.join(get_args(Backend))}")
-    module = _module(backend)
-    reason: str | None = module.refusal(request)
-    if reason is not None:
-        auto = _name(_fastest(request))
-        raise ValueError(f'backend="{backend}" cannot do this: {reason}. backend="auto" would use "{auto}"')
-    return module
-
-
-def _fastest(request: Request) -> ModuleType:
-    if sdpa.refusal(request) is None and not _prefers_flex(request):
-        return sdpa
-    if request.energies.a.device.type == "cuda" and _module("flex").refusal(request) is None:
-        return _module("flex")
-    return reference if _is_small(request) or no_kernel() is not None else fused
-
-
-def _is_small(request: Request) -> bool:
-    """Whether an additive energy's [T_q, T_k, D] tensor is small enough that building it is fastest.
-
-    The limits are measured. Below them the set-up of our kernel takes longer than it saves, and with one or two
-    queries the exponentials that it computes once per key are shared by too few queries.
-    """
-    energies = request.energies
-    if energies.form.kernel != "tanh":
-        return False
-    size = energies.count * energies.queries * energies.keys * energies.a.shape[-1]
-    if energies.a.device.type == "cuda":
-        return size <= 1 << 26
-    return size <= 1 << 19 or (energies.queries <= 2 and size <= 1 << 24)
-
-
-def _prefers_flex(request: Request) -> bool:
-    """On a GPU, FlexAttention skips the blocks that a structured mask closes; SDPA would read a dense mask.
-
-    Finding these blocks takes many kernel launches per call, too many for a short sequence.
-    """
-    energies = request.energies
-    if energies.queries * energies.keys < 1 << 20:
-        return False
-    if energies.a.device.type != "cuda" or (energies.mask is None and not energies.modifiers):
-        return False
-    if energies.mask is not None and energies.mask.is_causal and not energies.modifiers:
-        return False
-    return _module("flex").refusal(request) is None
-
-
-def make_plan(request: Request, backend: str) -> Plan:
-    name = _name(select(request, backend))
-    fastest = _name(_fastest(request))
-    others = {}
-    for other in ("sdpa", "flex", "fused", "reference"):
-        if other != name:
-            reason = _module(other).refusal(request)
-            if reason is not None:
-                others[other] = f"cannot: {reason}"
-            else:
-                others[other] = 'can, and is what "auto" selects' if other == fastest else _slower(other, request)
-    return Plan(name, _why(name, request), others)
-
-
-def _why(name: str, request: Request) -> str:
-    where = request.energies.a.device.type
-    if name == "sdpa":
-        mask = request.energies.mask
-        dense = f"the mask as a dense tensor of {request.energies.queries} × {request.energies.keys}"
-        kind = "no mask" if mask is None else "its causal flag" if mask.is_causal else dense
-        return f"softmax over dot products: PyTorch's own kernel on {where}, with {kind}"
-    if name == "flex":
-        return f"softmax over modified dot products: FlexAttention on {where}, skipping masked blocks"
-    if name == "fused":
-        return fused.how(request)
-    small = "it is small: " if _is_small(request) else ""
-    return f"{small}the formula as written, with the whole [T_q, T_k] matrix in memory"
-
-
-def _slower(name: str, request: Request) -> str:
-    if name == "reference":
-        return "can, with the whole [T_q, T_k] matrix in memory"
-    if name == "fused" and request.energies.mask is not None:
-        return "can, without a dense mask or matrix"
-    if name == "flex" and request.energies.a.device.type == "cpu":
-        return "can, but uncompiled on CPU it holds the whole matrix"
-    return "can, but no faster here"
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jaxtyping import Bool, Float
-    from torch import Tensor
+    from jaxtyping import Bool, Float, Int
 
     from .energies import Energy, LearnedEnergy
-    from .masks import Mask, MaskFunction
+    from .masks import MaskFunction
     from .modifiers import Modified
-    from .normalizers import Normalizer
 
     AnyEnergy = Energy | LearnedEnergy | Modified | Callable[[Tensor, Tensor], Tensor]
 
     AnyNormalizer = Normalizer | Callable[[Tensor], Tensor] | Callable[[Tensor, Tensor], Tensor]
 
+    AnyMask = Mask | Bool[Tensor, "..."] | MaskFunction | None
+
     class Options(TypedDict, total=False):
         energy: AnyEnergy
         normalize: AnyNormalizer
-        mask: Mask | Bool[Tensor, "..."] | MaskFunction | None
+        mask: AnyMask
         dropout: float
         backend: Backend
 
+    Listener = Callable[[EnergyMatrix, Normalizer, Tensor, Tensor, Tensor | None, float, bool], Tensor]
+    """Gets energies, normalizer, values, output, row state and dropout of a call, and whether the caller goes on with
+    the output that it returns."""
+
+Backend = Literal["auto", "reference", "sdpa", "flex", "fused"]
 
 _SCALED_DOT = ScaledDot()
 _SOFTMAX = Softmax()
@@ -190,7 +75,7 @@ def attend(
     *,
     energy: AnyEnergy = _SCALED_DOT,
     normalize: AnyNormalizer = _SOFTMAX,
-    mask: Mask | Bool[Tensor, "..."] | MaskFunction | None = None,
+    mask: AnyMask = None,
     dropout: float = 0.0,
     backend: Backend = "auto",
     weights: bool = False,
@@ -221,69 +106,41 @@ def attend(
     """
     if _any_nested(q, k, v):
         batch = JaggedBatch.of(q, k, v)
-        values, w = attend_sequences(
-            batch,
-            energy=energy,
-            normalize=normalize,
-            mask=mask,
-            dropout=dropout,
-            backend=backend,
-            weights=weights,
-        )
-        return batch.q.nested(values) if w is None else (batch.q.nested(values), w)
-    request = make_request(q, k, v, energy, normalize, mask, dropout, weights)
-    module = select(request, backend)
-    output, state = module.run(request)
-    if module is not reference:
-        output = differentiated_once(output)
+        options: Options = {
+            "energy": energy,
+            "normalize": normalize,
+            "mask": mask,
+            "dropout": dropout,
+            "backend": backend,
+        }
+        z, w = _attend_sequences(batch, weights, options)
+        return batch.q.nested(z) if w is None else (batch.q.nested(z), w)
+    energies, normalize, v, vector = check(q, k, v, energy, normalize, mask, dropout)
+    name = select(backend, energies, normalize, v, dropout)
+    z, state = _module(name).run(energies, normalize, v, dropout, weights)
+    if name != "reference":
+        z = differentiated_once(z)
     if listeners:
-        output = notify(request, output, state)
-    if request.vector:
-        output = output.squeeze(-2)
-    if weights:
-        return output, Weights(request.energies, request.normalize, state, vector=request.vector)
-    return output  # type: ignore[no-any-return]
-
-
-def attend_sequences(
-    batch: JaggedBatch,
-    *,
-    energy: AnyEnergy = _SCALED_DOT,
-    normalize: AnyNormalizer = _SOFTMAX,
-    mask: Mask | Tensor | MaskFunction | None = None,
-    dropout: float = 0.0,
-    backend: Backend = "auto",
-    weights: bool = False,
-) -> tuple[Float[Tensor, "total *heads d_v"], Weights | None]:
-    """`attend` for sequences of different lengths: the outputs of all sequences in a row."""
-    q, k, v, mask, values = batch.padded(mask, weights or bool(listeners))
-    options: Options = {"energy": energy, "normalize": normalize, "mask": mask, "dropout": dropout, "backend": backend}
-    if weights:
-        output, w = attend(q, k, v, weights=True, **options)
-        return values(output), w
-    return values(attend(q, k, v, **options)), None
-
-
-def explain(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    energy: AnyEnergy = _SCALED_DOT,
-    normalize: AnyNormalizer = _SOFTMAX,
-    mask: Mask | Tensor | MaskFunction | None = None,
-    dropout: float = 0.0,
-    backend: Backend = "auto",
-    weights: bool = False,
-) -> Plan:
-    """The backend that `attend` would run for the same arguments, the reason, and the reasons against the others."""
-    if _any_nested(q, k, v):
-        q, k, v, mask, _ = JaggedBatch.of(q, k, v).padded(mask, weights or bool(listeners))
-    return make_plan(make_request(q, k, v, energy, normalize, mask, dropout, weights), backend)
+        z = notify(energies, normalize, v, z, state, dropout)
+    if vector:
+        z = z.squeeze(-2)
+    return (z, Weights(energies, normalize, state, vector=vector)) if weights else z
 
 
 def _any_nested(*tensors: Tensor) -> bool:
     return any(getattr(x, "is_nested", False) for x in tensors)
+
+
+def _attend_sequences(
+    batch: JaggedBatch, weights: bool, options: Options
+) -> tuple[Float[Tensor, "total *heads d_v"], Weights | None]:
+    """`attend` for sequences of different lengths: the outputs of all sequences in a row."""
+    q, k, v, mask, in_a_row = batch.padded(options.get("mask"), weights or bool(listeners))
+    options = {**options, "mask": mask}
+    if weights:
+        z, w = attend(q, k, v, weights=True, **options)
+        return in_a_row(z), w
+    return in_a_row(attend(q, k, v, **options)), None
 
 
 @overload
@@ -336,31 +193,295 @@ def attend_packed(
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() not in (2, 3):
             raise ValueError(f"{name} has shape {list(x.shape)}; expected [total, D] or [total, heads, D]")
-    offsets_q = _offsets("cu_seqlens_q", cu_seqlens_q, q)
-    offsets_k = _offsets("cu_seqlens_k", cu_seqlens_k, k) if cu_seqlens_k is not None else offsets_q
+    own_q = Sequences.packed(q, "cu_seqlens_q", cu_seqlens_q)
+    offsets_k = own_q.offsets if cu_seqlens_k is None else Sequences.packed(k, "cu_seqlens_k", cu_seqlens_k).offsets
     if not len(k) == len(v) or (cu_seqlens_k is None and len(q) != len(k)):
         raise ValueError(
             f"q has {len(q)} rows, k {len(k)} and v {len(v)}; every key needs a value, and keys of other lengths than "
             "the queries' need cu_seqlens_k"
         )
-    pairs = (q, offsets_q), (k, offsets_k), (v, offsets_k)
-    batch = JaggedBatch(*(Sequences(x, offsets, offsets.diff()) for x, offsets in pairs))
-    z, w = attend_sequences(batch, weights=weights, **options)
+    batch = JaggedBatch(own_q, *(Sequences(x, offsets_k, offsets_k.diff()) for x in (k, v)))
+    z, w = _attend_sequences(batch, weights, options)
     return z if w is None else (z, w)
 
 
-def _offsets(name: str, cu_seqlens: Tensor, x: Tensor) -> Int[Tensor, " b_and_one"]:
-    if cu_seqlens.dim() != 1 or not len(cu_seqlens) or cu_seqlens.is_floating_point() or cu_seqlens.is_complex():
-        kind = f"{cu_seqlens.dtype} of shape {list(cu_seqlens.shape)}"
-        raise ValueError(f"{name} has the whole numbers 0, n_1, n_1 + n_2, …, one more than sequences; got {kind}")
-    offsets = cu_seqlens.to(device=x.device, dtype=torch.int64)
-    if readable(cu_seqlens):  # of a GPU too: the longest of them is read anyway, and a kernel would read past the end
-        numbers = cu_seqlens.tolist()
-        if numbers[0] or numbers[-1] != x.shape[0] or numbers != sorted(numbers):
+def check(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    energy: AnyEnergy,
+    normalize: AnyNormalizer,
+    mask: AnyMask,
+    dropout: float = 0.0,
+) -> tuple[EnergyMatrix, Normalizer, Tensor, bool]:
+    """The energies, the normalizer and the values of a call, and whether its query was one vector.
+
+    Raises for all that shapes, types and devices can tell.
+    """
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        types = ", ".join(f"{n} is {type(x).__name__}" for n, x in (("q", q), ("k", k), ("v", v)))
+        raise TypeError(f"attend takes tensors: {types}")
+    if q.device.type in AUTOCAST and torch.is_autocast_enabled(q.device.type):
+        kind = torch.get_autocast_dtype(q.device.type)
+        q, k, v = (x.to(kind) if x.dtype in _LOWERED else x for x in (q, k, v))
+    if not (q.dtype == k.dtype == v.dtype and q.dtype in _FLOATS):
+        types = f"q is {q.dtype}, k is {k.dtype}, v is {v.dtype}"
+        if not all(x.dtype in _FLOATS for x in (q, k, v)):
+            raise TypeError(f"attend needs float16, bfloat16, float32 or float64: {types}. Convert with .float()")
+        raise TypeError(f"attend needs q, k and v of one dtype: {types}")
+    if not q.device == k.device == v.device:
+        raise ValueError(f"attend needs q, k and v on one device: q is on {q.device}, k on {k.device}, v on {v.device}")
+    vector = q.dim() == 1 and k.dim() > 1 and v.dim() > 1
+    if vector:
+        q = q[None]
+    if q.dim() < 2 or k.dim() < 2 or v.dim() < 2:
+        raise ValueError(f"attend needs at least [T, D]: {_shapes(q, k, v)}")
+    if k.shape[-2] != v.shape[-2]:
+        raise ValueError(
+            f"every key needs a value: k has length {k.shape[-2]}, v has length {v.shape[-2]}; {_shapes(q, k, v)}"
+        )
+    batch, groups = _batch(q, k, v)
+    if isinstance(energy, type) or not callable(energy):
+        raise TypeError(
+            f"energy is {_described(energy)}; expected an energy such as ScaledDot() or a function of (q, k)"
+        )
+    if isinstance(energy, Modifier):
+        raise TypeError(f"{energy!r} modifies an energy; wrap one: Modified(ScaledDot(), {type(energy).__name__}(…))")
+    check_widths = getattr(energy, "check", None)
+    if check_widths is not None:
+        check_widths(q.shape[-1], k.shape[-1])
+    if isinstance(energy, nn.Module):
+        for parameter in energy.parameters():
+            if parameter.device != q.device:
+                check_device(f"{type(energy).__name__}'s parameters", parameter, q.device)
+    if not isinstance(normalize, Normalizer):
+        normalize = _function_normalizer(normalize)
+    normalize.check(batch, q.device)
+    if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
+        raise ValueError(f"dropout is a probability, 0 ≤ dropout < 1; got {dropout}")
+    if isinstance(mask, Tensor):
+        mask = Dense(mask)
+    elif callable(mask) and not isinstance(mask, Mask | type) and takes(mask, 4):
+        mask = MaskMod(mask)
+    if isinstance(mask, Mask):
+        mask = mask.resolve(q.shape[-2], k.shape[-2])
+        mask.check(batch, q.shape[-2], k.shape[-2])
+    elif mask is not None:
+        raise TypeError(
+            f"mask is {_described(mask)}; expected a mask such as causal(), a boolean tensor, True where seen, or a "
+            "function of (b, h, q_idx, kv_idx)"
+        )
+    modifiers = getattr(energy, "modifiers", ())
+    for modifier in modifiers:
+        modifier.check(batch, q.shape[-2], k.shape[-2])
+    if mask is not None:
+        # Before keys are projected: parameters get gradients from all of them.
+        k, v = clear_hidden_keys(mask, batch, groups, q.shape[-2], k, v)
+    a, b, form = split(energy, q, k)
+    return EnergyMatrix(a, b, form, batch, modifiers, mask, groups), normalize, v, vector
+
+
+_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+_LOWERED = frozenset({torch.float16, torch.bfloat16, torch.float32})
+
+
+def _batch(q: Tensor, k: Tensor, v: Tensor) -> tuple[tuple[int, ...], int]:
+    """The leading shape, and how many query heads share one key head."""
+    lead_q, lead_k, lead_v = q.shape[:-2], k.shape[:-2], v.shape[:-2]
+    if lead_q == lead_k == lead_v:
+        return tuple(lead_q), 1
+    groups = 1
+    # Heads are dimension -3 of at least four: with three it is a batch, and a batch that differs is a mistake.
+    if min(q.dim(), k.dim(), v.dim()) >= 4 and lead_k[-1] == lead_v[-1] and 1 < lead_k[-1] < lead_q[-1]:
+        if lead_q[-1] % lead_k[-1]:
             raise ValueError(
-                f"{name} goes from 0 to the number of rows, {x.shape[0]}, and never down; got {numbers[:8]}"
+                f"{lead_q[-1]} query heads cannot share {lead_k[-1]} key/value heads evenly; {_shapes(q, k, v)}"
             )
-    return offsets
+        groups = lead_q[-1] // lead_k[-1]
+        lead_k = torch.Size((*lead_k[:-1], lead_q[-1]))
+        lead_v = torch.Size((*lead_v[:-1], lead_q[-1]))
+    try:
+        return tuple(torch.broadcast_shapes(lead_q, lead_k, lead_v)), groups
+    except RuntimeError:
+        raise ValueError(
+            f"the leading dimensions of q, k and v do not broadcast: {_shapes(q, k, v)}. To share key/value heads "
+            "among more query heads, give [B, heads, T, D]"
+        ) from None
+
+
+def _function_normalizer(normalize: object) -> Normalizer:
+    if isinstance(normalize, type) or not callable(normalize) or not (takes(normalize, 1) or takes(normalize, 2)):
+        raise TypeError(
+            f"normalize is {_described(normalize)}; expected a normalizer such as Softmax() or Sparsemax(), or a "
+            "function of (energies) or (energies, mask)"
+        )
+    return FunctionNormalizer(normalize)
+
+
+def _shapes(q: Tensor, k: Tensor, v: Tensor) -> str:
+    return (
+        f"given q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}; "
+        "expected q [..., T_q, D_q] or [D_q], k [..., T_k, D_k], v [..., T_k, D_v]"
+    )
+
+
+def _described(x: object) -> str:
+    if isinstance(x, type):
+        return f"the class {x.__name__}, not an instance of it"
+    if isinstance(x, FunctionType):
+        return f"the function {x.__name__} itself (call it: {x.__name__}(…))"
+    return type(x).__name__
+
+
+listeners: list[Listener] = []
+
+
+def notify(
+    energies: EnergyMatrix,
+    normalize: Normalizer,
+    v: Float[Tensor, "*batch k d_v"],
+    output: Float[Tensor, "*batch q d_v"],
+    state: Float[Tensor, "*batch q"] | None = None,
+    dropout: float = 0.0,
+    *,
+    replaceable: bool = True,
+) -> Float[Tensor, "*batch q d_v"]:
+    """Tell every listener of a call and its result; not inside torch.compile and torch.func, which only trace.
+
+    Returns the output, which a listener may have replaced. A caller that goes on with its own output says
+    `replaceable=False`.
+    """
+    if listeners and not traced():
+        for listener in tuple(listeners):
+            output = listener(energies, normalize, v, output, state, dropout, replaceable)
+    return output
+
+
+def _module(name: str) -> ModuleType:
+    """The backend of this name. FlexAttention is imported when first needed, because its import is slow."""
+    if name == "flex":
+        from .backends import flex
+
+        return flex
+    return {"reference": reference, "sdpa": sdpa, "fused": fused}[name]
+
+
+def select(backend: str, energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float) -> str:
+    """The name of the backend that computes this. One asked for by name is refused with the reason where it cannot."""
+    if backend == "auto":
+        return _fastest(energies, normalize, v, dropout)
+    if backend not in get_args(Backend):
+        raise ValueError(f"backend is {backend!r}; expected one of {', '.join(get_args(Backend))}")
+    reason: str | None = _module(backend).refusal(energies, normalize, v, dropout)
+    if reason is not None:
+        auto = _fastest(energies, normalize, v, dropout)
+        raise ValueError(f'backend="{backend}" cannot do this: {reason}. backend="auto" would use "{auto}"')
+    return backend
+
+
+def _fastest(energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float) -> str:
+    if energies.form.kernel == "dot":
+        problem, on_gpu = (energies, normalize, v, dropout), energies.a.device.type == "cuda"
+        if on_gpu and _closes_blocks(energies) and _module("flex").refusal(*problem) is None:
+            return "flex"
+        if sdpa.refusal(*problem) is None:
+            return "sdpa"
+        if on_gpu and _module("flex").refusal(*problem) is None:
+            return "flex"
+    return "reference" if _is_small(energies) or no_kernel() is not None else "fused"
+
+
+def _is_small(energies: EnergyMatrix) -> bool:
+    """Whether an additive energy's [T_q, T_k, D] tensor is small enough that building it is fastest.
+
+    The limits are measured. Below them the set-up of our kernel takes longer than it saves, and with one or two
+    queries the exponentials that it computes once per key are shared by too few queries.
+    """
+    if energies.form.kernel != "tanh":
+        return False
+    size = energies.count * energies.queries * energies.keys * energies.a.shape[-1]
+    if energies.a.device.type == "cuda":
+        return size <= 1 << 26
+    return size <= 1 << 19 or (energies.queries <= 2 and size <= 1 << 24)
+
+
+def _closes_blocks(energies: EnergyMatrix) -> bool:
+    """Whether a structured mask closes blocks that FlexAttention skips, where SDPA would read a dense mask.
+
+    Finding these blocks takes many kernel launches per call, too many for a short sequence.
+    """
+    if energies.queries * energies.keys < 1 << 20 or (energies.mask is None and not energies.modifiers):
+        return False
+    return not (energies.mask is not None and energies.mask.is_causal and not energies.modifiers)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The backend that would run, the reason, and the reason against each of the others. `print` it."""
+
+    backend: str
+    why: str
+    others: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        width = max(map(len, (self.backend, *self.others)))
+        lines = [f"→ {self.backend:{width}}  {self.why}"]
+        return "\n".join(lines + [f"  {name:{width}}  {why}" for name, why in self.others.items()])
+
+
+def explain(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    energy: AnyEnergy = _SCALED_DOT,
+    normalize: AnyNormalizer = _SOFTMAX,
+    mask: AnyMask = None,
+    dropout: float = 0.0,
+    backend: Backend = "auto",
+    weights: bool = False,
+) -> Plan:
+    """The backend that `attend` would run for the same arguments, the reason, and the reasons against the others."""
+    if _any_nested(q, k, v):
+        q, k, v, mask, _ = JaggedBatch.of(q, k, v).padded(mask, weights or bool(listeners))
+    energies, normalize, v, _ = check(q, k, v, energy, normalize, mask, dropout)
+    problem = energies, normalize, v, dropout
+    name, fastest = select(backend, *problem), _fastest(*problem)
+    others = {}
+    for other in ("sdpa", "flex", "fused", "reference"):
+        if other == name:
+            continue
+        reason = _module(other).refusal(*problem)
+        if reason is not None:
+            others[other] = f"cannot: {reason}"
+        else:
+            others[other] = 'can, and is what "auto" selects' if other == fastest else _slower(other, energies)
+    return Plan(name, _why(name, energies, normalize, v), others)
+
+
+def _why(name: str, energies: EnergyMatrix, normalize: Normalizer, v: Tensor) -> str:
+    where = energies.a.device.type
+    if name == "sdpa":
+        mask = energies.mask
+        dense = f"the mask as a dense tensor of {energies.queries} × {energies.keys}"
+        kind = "no mask" if mask is None else "its causal flag" if mask.is_causal else dense
+        return f"softmax over dot products: PyTorch's own kernel on {where}, with {kind}"
+    if name == "flex":
+        return f"softmax over modified dot products: FlexAttention on {where}, skipping masked blocks"
+    if name == "fused":
+        return fused.how(energies, normalize, v)
+    small = "it is small: " if _is_small(energies) else ""
+    return f"{small}the formula as written, with the whole [T_q, T_k] matrix in memory"
+
+
+def _slower(name: str, energies: EnergyMatrix) -> str:
+    if name == "reference":
+        return "can, with the whole [T_q, T_k] matrix in memory"
+    if name == "fused" and energies.mask is not None:
+        return "can, without a dense mask or matrix"
+    if name == "flex" and energies.a.device.type == "cpu":
+        return "can, but uncompiled on CPU it holds the whole matrix"
+    return "can, but no faster here"
 
 
 _MISSING = object()
@@ -434,7 +555,7 @@ def _entries(table: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> list[tuple
     return [(key, value) for key, value in entries]
 
 
-def _vectors(items: list[Any]) -> torch.Tensor:
+def _vectors(items: list[Any]) -> Tensor:
     """[T, D] in float64, from numbers or equally long vectors."""
     rows = torch.stack([torch.as_tensor(x, dtype=torch.float64) for x in items])
     return rows[:, None] if rows.dim() == 1 else rows

@@ -1,9 +1,7 @@
 """Places in blocks of the matrix, what PyTorch is doing (transforms, tracing, autocast), and inputs changed in place.
 
-Indices of a block of the attention matrix: which batch entries, which queries, which keys.
-
-Masks and score modifiers are functions of them, so that one definition serves a whole matrix, one tile of it, and
-FlexAttention's `mask_mod` and `score_mod`.
+Masks and score modifiers are functions of places (which batch entries, which queries, which keys), so that one
+definition serves a whole matrix, one tile of it, and FlexAttention's `mask_mod` and `score_mod`.
 """
 
 from __future__ import annotations
@@ -16,10 +14,13 @@ from torch._guards import detect_fake_mode
 from torch.overrides import TorchFunctionMode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from torch import Tensor
+
+    Batch = tuple[Tensor, ...]
+    Index = slice | Tensor
 
 _any_global_hook = getattr(torch.nn.modules.module, "_has_any_global_hook", None)  # private to PyTorch
 
@@ -113,15 +114,6 @@ def exact(device: torch.device) -> AbstractContextManager[object]:
 
 
 AUTOCAST = frozenset({"cpu", "cuda", "xpu", "mps"})
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
-
-    Batch = tuple[Tensor, ...]
-    Index = slice | Tensor
 
 
 def grid(batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> tuple[Batch, Tensor, Tensor]:

@@ -1,10 +1,4 @@
-"""Contributions: what each key added to each output along a direction.
-
-Statistics of contributions: those of weights applied to signed numbers and to their sizes.
-
-Each reads the blocks of `weight_blocks`, with contributions in place of weights, and keeps only its own small result.
-
-Contributions: what each key added to the output of each query along a direction, a matrix that is never stored.
+"""Contributions: what each key added to the output of each query along a direction, a matrix that is never stored.
 
 With weights w, values v, outputs o_i = Σ_j w_ij v_j and any direction g_i in the space of the outputs,
 
@@ -25,21 +19,20 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from .blocks import ChangedInPlaceError, TensorVersions, as_range, exact, select, span
-from .kernels import statistics as statistics_gpu
-from .statistics import Largest, Map, On, Received, Top, blocks, flat_outputs
+from .blocks import ChangedInPlaceError, TensorVersions, as_range, select, span
+from .statistics import OF_CONTRIBUTIONS, Block, Shape, SignedMap, Top, blocks, flat_outputs
+from .weights import answers, contributed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from jaxtyping import Float
     from torch import Tensor
 
-    from .statistics import Block
     from .weights import Weights
 
 
@@ -62,92 +55,6 @@ class ContributionStats:
     on: Float[Tensor, "*batch q"] | None = None
     """Σ_j C_ij over chosen keys j."""
     map: Float[Tensor, "*batch rows cols"] | None = None
-
-
-class ContributionStatistic(Protocol):
-    """A statistic whose result is one tensor, or values and indices."""
-
-    def add(self, block: Block) -> None: ...
-
-    @property
-    def result(self) -> Tensor | Top: ...
-
-
-class OfSizes:
-    """A statistic of |C_ij|."""
-
-    def __init__(self, statistic: On | Received) -> None:
-        self.statistic = statistic
-
-    def add(self, block: Block) -> None:
-        self.statistic.add(block._replace(w=block.w.abs()))
-
-    @property
-    def result(self) -> Tensor:
-        return self.statistic.result
-
-
-class LargestSizes:
-    """The k contributions of largest size of every row, with their signs."""
-
-    def __init__(self, largest: Largest) -> None:
-        self.largest = largest
-
-    def add(self, block: Block) -> None:
-        self.largest.add(block._replace(w=block.w.abs()))
-        at = block.n, block.rows
-        self.largest.values[at] = block.w.gather(-1, self.largest.indices[at])
-
-    @property
-    def result(self) -> Top:
-        return self.largest.result
-
-
-class Spread:
-    """H = log S − Σ_j |C_ij| log |C_ij| / S with S = Σ_j |C_ij|, after dividing each row by its largest size."""
-
-    def __init__(self, count: int, queries: int, like: Tensor) -> None:
-        self.result = like.new_empty(count, queries)
-
-    def add(self, block: Block) -> None:
-        size = block.w.abs()
-        size /= size.amax(-1, keepdim=True).clamp_min(torch.finfo(size.dtype).tiny)
-        total = size.sum(-1)
-        entropy = total.log() - torch.xlogy(size, size).sum(-1) / total
-        self.result[block.n, block.rows] = entropy.masked_fill_(total == 0, 0)
-
-
-def cells_of_map(size: tuple[int, int], pool: str, queries: int, keys: int) -> tuple[int, int]:
-    """The rows and columns of a map that is to have at most `size` cells."""
-    if pool not in ("max", "mean"):
-        raise ValueError(f'pool is {pool!r}; expected "max" or "mean"')
-    if size[0] < 1 or size[1] < 1:
-        raise ValueError(f"a map needs at least one row and one column, got {size}")
-    return min(size[0], queries), min(size[1], keys)
-
-
-class SignedMap:
-    """The matrix pooled to cells: the mean, or the contribution of largest size with its sign."""
-
-    def __init__(
-        self, count: int, queries: int, keys: int, size: tuple[int, int], pool: Literal["max", "mean"], like: Tensor
-    ) -> None:
-        size = cells_of_map(size, pool, queries, keys)
-        self.above = Map(count, queries, keys, size, pool, like)
-        self.below = Map(count, queries, keys, size, pool, like) if pool == "max" else None
-
-    def add(self, block: Block) -> None:
-        self.above.add(block)
-        if self.below is not None:
-            self.below.add(block._replace(w=-block.w))
-
-    @property
-    def result(self) -> Tensor:
-        high = self.above.result
-        if self.below is None:
-            return high
-        low = self.below.result
-        return torch.where(high >= low, high, -low)
 
 
 class Contributions:
@@ -219,16 +126,19 @@ class Contributions:
         pool: Literal["max", "mean"] = "max",
     ) -> Float[Tensor, "*batch rows cols"]:
         """Any rectangle of it; single indices keep their dimension. With a `size` it is pooled as by `map`."""
-        part = self.rows(rows)
-        keys = select(cols, range(self.weights.energies.keys), "key")
-        j = span(keys, self._v.device)
+        part, w = self.rows(rows), self.weights.rows(rows)
+        keys = select(cols, range(w.keys), "key")
+        j, lead = span(keys, self._v.device), w.leading_shape
+        shape = Shape(len(w.entries), len(w.queries), len(keys), self.precision, w.device)
+        self._check_unchanged()
         if size is None:
-            w = part.weights.tile(slice(None), cols).reshape(len(part._g), -1, len(keys))
-            return part._times(w, part._v[:, j], part._g).reshape((*part.weights.leading_shape, *w.shape[1:]))
-        pooled = part._map(len(keys), size, pool)
-        for block in part._blocks(whole=True):
-            pooled.add(block._replace(w=block.w[..., j]))
-        return pooled.result.reshape(*part.weights.leading_shape, *pooled.result.shape[1:])
+            whole = slice(0, shape.matrices), slice(0, shape.queries)
+            block = Block(w.tile(slice(None), cols).reshape(shape[:3]), None, *whole, torch.empty(0))
+            return contributed(block, self._v[:, j], part._g, self._finite).reshape((*lead, *shape[1:3]))
+        pooled = SignedMap(shape, (*w.size_of_map(size, pool, len(keys)), pool))
+        for block in blocks(w, whole=True):
+            pooled.add(block._replace(w=contributed(block, self._v, part._g, self._finite)[..., j]))
+        return pooled.result.reshape(*lead, *pooled.result.shape[1:])
 
     # Statistics
 
@@ -293,78 +203,25 @@ class Contributions:
         pool: Literal["max", "mean"] = "max",
     ) -> ContributionStats:
         """Several statistics in one pass; see the methods of the same names."""
-        keys, count, queries = self.weights.energies.keys, len(self.weights.entries), len(self.weights.queries)
+        keys = self.weights.keys
         if top is not None and not 1 <= top <= keys:
             raise ValueError(f"top needs 1 ≤ k ≤ {keys}, the number of keys; got {top}")
-        columns = None if on is None else self.weights.columns(on)
-        cells = None if map is None else cells_of_map(map, pool, queries, keys)
+        flags = {"total": total, "size": size, "spread": spread, "received": received, "received_size": received_size}
+        asked = {name: flag or None for name, flag in flags.items()} | {
+            "top": top,
+            "on": None if on is None else self.weights.columns(on),
+            "map": None if map is None else (*self.weights.size_of_map(map, pool), pool),
+        }
         self._check_unchanged()
-        results = statistics_gpu.contribution_stats(
-            self.weights,
-            self._v,
-            self._g,
-            finite=self._finite,
-            total=total,
-            size=size,
-            spread=spread,
-            top=top,
-            received=received,
-            received_size=received_size,
-            columns=columns,
-            cells=cells,
-            pool=pool,
-        )
-        if results is None:
-            like = torch.empty(0, dtype=self.precision, device=self._v.device)
-            every = torch.ones(1, keys, dtype=torch.bool, device=like.device)
-            statistics: dict[str, ContributionStatistic] = {}
-            if total:
-                statistics["total"] = On(count, queries, every, like)
-            if size:
-                statistics["size"] = OfSizes(On(count, queries, every, like))
-            if spread:
-                statistics["spread"] = Spread(count, queries, like)
-            if top is not None:
-                statistics["top"] = LargestSizes(Largest(count, queries, top, like))
-            if received:
-                statistics["received"] = Received(count, keys, like)
-            if received_size:
-                statistics["received_size"] = OfSizes(Received(count, keys, like))
-            if columns is not None:
-                statistics["on"] = On(count, queries, columns, like)
-            if map is not None:
-                statistics["map"] = self._map(keys, map, pool)
-            for block in self._blocks(least=top or 1, whole=map is not None) if statistics else ():
-                for statistic in statistics.values():
-                    statistic.add(block)
-            results = {name: statistic.result for name, statistic in statistics.items()}
-        return ContributionStats(**{name: self._shaped(name, x) for name, x in results.items()})  # type: ignore[arg-type]
+        results = answers(self.weights, OF_CONTRIBUTIONS, asked, products=(self._v, self._g, self._finite))
+        return ContributionStats(**{name: self.weights.shaped(name, x) for name, x in results.items()})  # type: ignore[arg-type]
 
     @property
     def precision(self) -> torch.dtype:
         """What contributions are computed in: float32 at least."""
-        return torch.promote_types(self.weights.energies.precision, torch.promote_types(self._v.dtype, self._g.dtype))
+        return torch.promote_types(self.weights.precision, torch.promote_types(self._v.dtype, self._g.dtype))
 
     # Private
-
-    def _blocks(self, least: int = 1, whole: bool = False) -> Iterator[Block]:
-        """The blocks of the weights, each with its contributions in place of them."""
-        for block in blocks(self.weights, with_log=False, least=least, whole=whole):
-            v, g = self._v[block.n, : block.w.shape[-1]], self._g[block.n, block.rows]
-            yield block._replace(w=self._times(block.w, v, g))
-
-    def _map(self, keys: int, size: tuple[int, int], pool: Literal["max", "mean"]) -> SignedMap:
-        like = torch.empty(0, dtype=self.precision, device=self._v.device)
-        return SignedMap(len(self.weights.entries), len(self.weights.queries), keys, size, pool, like)
-
-    def _times(
-        self, w: Float[Tensor, "n q k"], v: Float[Tensor, "n k d"], g: Float[Tensor, "n q d"]
-    ) -> Float[Tensor, "n q k"]:
-        self._check_unchanged()
-        with exact(v.device):
-            c = (g.to(self.precision) @ v.to(self.precision).mT).mul_(w)
-        # A key of weight 0 contributes 0, also if its value is NaN or ∞, as padding may be.
-        return c if self._finite else c.masked_fill_(w == 0, 0)
 
     def _check_unchanged(self) -> None:
         if self._versions.changed():
@@ -372,14 +229,3 @@ class Contributions:
                 "values or directions were changed in place since the contributions were made; make them again, or "
                 "give copies"
             )
-
-    def _shaped(self, name: str, result: Tensor | Top) -> Tensor | Top:
-        """A result [n, …] with the leading dimensions, and without that of the queries where there is one vector."""
-        if isinstance(result, Top):
-            return Top(*(self._shaped(name, x) for x in result))  # type: ignore[arg-type]
-        lead = self.weights.leading_shape
-        one = len(self.shape) == len(lead) + 1 and name in ("total", "size", "spread", "top", "on")
-        return result.reshape((*lead, *result.shape[2 if one else 1 :]))
-
-
-__all__ = ["ContributionStats", "Contributions"]

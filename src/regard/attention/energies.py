@@ -1,30 +1,25 @@
-"""Energies: how well query i matches key j, as two projected sides and a form that combines them.
-
-Forms: how two projected vectors become one energy.
+"""Energies e_ij = energy(q_i, k_j): how well query i matches key j.
 
 An energy is a projection of each side followed by a form. Kernels differ by form only, so a kernel for one form serves
 every energy that has it: `Dot`, `ScaledDot`, `Cosine` and `General` end in a dot product, `Additive` and `Concat` in a
 tanh, `Gaussian` and `InverseDistance` in a distance.
 
-Energies e_ij = energy(q_i, k_j): how well query i matches key j.
-
-These have nothing to learn; `learned_energies.py` has those that do. An energy called on its own gives the whole
-matrix: `ScaledDot()(q, k)` is `[..., T_q, T_k]`. A plain function of (q, k) is an energy too, as long as entry
-(i, j) depends on q_i and k_j alone: that is what lets every backend compute it a block at a time.
+An energy called on its own gives the whole matrix: `ScaledDot()(q, k)` is `[..., T_q, T_k]`. A plain function of
+(q, k) is an energy too, as long as entry (i, j) depends on q_i and k_j alone: that is what lets every backend compute
+it a block at a time.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from .blocks import forward_mode, readable, transformed
-from .kernels import additive
+from .kernels import TRITON, additive
 from .part import Part, positive
 
 if TYPE_CHECKING:
@@ -32,8 +27,6 @@ if TYPE_CHECKING:
 
     from jaxtyping import Float
     from torch import Tensor
-
-TRITON = find_spec("triton") is not None  # found, not imported
 
 
 class EnergyForm(Part):

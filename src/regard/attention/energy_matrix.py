@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from .blocks import exact, grid, positions, readable, traced, unravel
-from .energies import PairForm
+from .energies import DotForm, PairForm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,6 +47,16 @@ class EnergyMatrix:
         a, b, form = split(energy, q, k)
         batch = tuple(torch.broadcast_shapes(q.shape[:-2], k.shape[:-2]))
         return cls(a, b, form, batch, getattr(energy, "modifiers", ()))
+
+    @classmethod
+    def of_matrix(cls, w: Float[Tensor, "*batch q k"]) -> EnergyMatrix:
+        """Numbers that are there already, by reference: products of nothing, with these added."""
+        from .modifiers import Bias  # which imports this module
+
+        *batch, queries, keys = w.shape
+        nothing = w.new_zeros(1).expand
+        a, b = nothing(*batch, queries, 1), nothing(*batch, keys, 1)
+        return cls(a, b, DotForm(), tuple(batch), (Bias(w),))
 
     @property
     def queries(self) -> int:
@@ -181,6 +191,20 @@ class EnergyMatrix:
         start, stop = (x.reshape(*[1] * (3 - x.dim()), *x.shape).squeeze(-1) for x in torch.broadcast_tensors(*bounds))
         return start, stop
 
+    def visible(self, entries: Index, queries: Index) -> Visible | None:
+        """Where the keys lie that some queries see; None where the mask is no interval, or cannot be read."""
+        if self.mask is None:
+            return Visible(0, 0, self.keys, self.keys)
+        device = self.a.device
+        bounds = self.interval(positions(entries, device), positions(queries, device))
+        if bounds is None or not readable(bounds[1]) or not bounds[1].numel():
+            return None
+        first, stop = bounds
+        return Visible(*torch.stack([first.amin(), first.amax(), stop.amin(), stop.amax()]).tolist())
+
+    def unmasked(self) -> EnergyMatrix:
+        return replace(self, mask=None)
+
     def intervals(self) -> Interval | None:
         """The same for all matrices and queries."""
         assert self.mask is not None
@@ -189,6 +213,24 @@ class EnergyMatrix:
         if bounds is not None:
             return bounds
         return self.interval(*(torch.arange(n, device=device) for n in (self.count, self.queries)))
+
+
+class Visible(NamedTuple):
+    """Of the keys that some queries see, each an interval: where the first and the last of these intervals begin, and
+    where they end."""
+
+    least_first: int
+    most_first: int
+    least_stop: int
+    most_stop: int
+
+    def some_of(self, cols: slice) -> bool:
+        """Whether some query may see some of these keys."""
+        return bool(self.least_first < cols.stop and self.most_stop > cols.start)
+
+    def all_of(self, cols: slice) -> bool:
+        """Whether every query sees all of them."""
+        return bool(self.most_first <= cols.start and self.least_stop >= cols.stop)
 
 
 def split(

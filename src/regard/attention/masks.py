@@ -1,6 +1,4 @@
-"""Masks: which keys may a query see? Causal, window, padding, prefix, documents, dense, and how they combine.
-
-Masks: which keys a query may see. True means it may.
+"""Masks: which keys a query may see. True means it may.
 
     causal() & padding(lengths) | prefix(n)      ~documents(ids)      print(window(3))
 
@@ -34,10 +32,16 @@ from .blocks import (
 from .part import Part, takes, whole
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jaxtyping import Bool, Int
     from torch import Tensor
 
     from .blocks import Batch
+
+    Interval = tuple[Tensor, Tensor]
+    MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    """FlexAttention's `mask_mod`: (b, h, q_idx, kv_idx) → may this query see this key, all of them scalars."""
 
 
 def whole_numbers(x: int | list[int] | Tensor | None) -> Tensor:
@@ -68,18 +72,6 @@ def check_leading(what: str, shape: tuple[int, ...], batch: tuple[int, ...]) -> 
             "its first dimensions: [B] to the batch, [B, heads] to batch and heads"
         )
 
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jaxtyping import Bool
-    from torch import Tensor
-
-    from .blocks import Batch
-
-    Interval = tuple[Tensor, Tensor]
-    MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-    """FlexAttention's `mask_mod`: (b, h, q_idx, kv_idx) → may this query see this key, all of them scalars."""
 
 BLOCK = 1 << 22
 """Entries of a dense mask that are computed at once."""
@@ -461,22 +453,35 @@ def window(size: int, *, center: Tensor | None = None, offset: int = 0) -> Mask:
     return Window(size, center, offset)
 
 
-class Padding(Mask):
+class _Lengths(Mask):
+    """Rules about the first `length` positions of each entry of the batch."""
+
     starts_at_first = True
+    name, side = "padding", "keys"
 
     def __init__(self, lengths: Tensor) -> None:
         if lengths.is_floating_point() or lengths.dtype == torch.bool:
-            raise TypeError(f"{type(self).__name__.lower()} needs whole lengths, got a tensor of {lengths.dtype}")
+            raise TypeError(f"{self.name} needs whole lengths of the {self.side}, got a tensor of {lengths.dtype}")
         self.lengths = lengths.to(torch.int64, copy=True)
 
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
-        name = type(self).__name__.lower()
-        check_leading(f"{name} has lengths", tuple(self.lengths.shape), batch)
-        _check_lengths(name, self.lengths, keys, "keys")
+        of = "" if self.side == "keys" else " of queries"
+        check_leading(f"{self.name} has lengths{of}", tuple(self.lengths.shape), batch)
+        # Checked only where reading is free: not on a GPU, and not for tensors without data.
+        if self.lengths.device.type == "cpu" and self.lengths.numel() and readable(self.lengths):
+            low, high = (int(x) for x in self.lengths.aminmax())
+            most = keys if self.side == "keys" else queries
+            if low < 0 or high > most:
+                raise ValueError(f"{self.name} has lengths from {low} to {high}; there are {most} {self.side}")
 
     def length(self, batch: Batch) -> Tensor:
         return leading_entries(self.lengths, batch)
 
+    def longest(self) -> int:
+        return max(int(self.lengths.max()) if self.lengths.numel() else 0, 1)
+
+
+class Padding(_Lengths):
     def hidden(self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> Tensor | None:
         return without_queries(~self(*grid(batch, 1, keys, device)))
 
@@ -495,29 +500,19 @@ class Padding(Mask):
         return torch.zeros_like(stop), stop
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__.lower()}({brief(self.lengths)})"
+        return f"{self.name}({brief(self.lengths)})"
 
     def example(self) -> tuple[tuple[int, ...], int, int]:
-        longest = int(self.lengths.max()) if self.lengths.numel() else 0
-        return tuple(self.lengths.shape), max(longest, 1), max(longest, 1)
+        return tuple(self.lengths.shape), self.longest(), self.longest()
 
 
-class QueryPadding(Mask):
+class QueryPadding(_Lengths):
     """Queries i < length are real; the rest see no key."""
 
-    starts_at_first = True
-
-    def __init__(self, lengths: Tensor) -> None:
-        if lengths.is_floating_point() or lengths.dtype == torch.bool:
-            raise TypeError(f"padding needs whole lengths of the queries, got a tensor of {lengths.dtype}")
-        self.lengths = lengths.to(torch.int64, copy=True)
-
-    def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
-        check_leading("padding has lengths of queries", tuple(self.lengths.shape), batch)
-        _check_lengths("padding", self.lengths, queries, "queries")
+    side = "queries"
 
     def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
-        return i < leading_entries(self.lengths, batch)
+        return i < self.length(batch)
 
     def bounds(self, batch: Batch, i: Tensor, keys: int) -> Interval | None:
         stop = self(batch, i, i) * keys
@@ -527,8 +522,7 @@ class QueryPadding(Mask):
         return f"padding(queries={brief(self.lengths)})"
 
     def example(self) -> tuple[tuple[int, ...], int, int]:
-        longest = int(self.lengths.max()) if self.lengths.numel() else 0
-        return tuple(self.lengths.shape), max(longest, 8), 8
+        return tuple(self.lengths.shape), max(self.longest(), 8), 8
 
 
 def padding(
@@ -555,22 +549,15 @@ def padding(
 class Prefix(Padding):
     """The same rule as padding; another name because it is used with `|`, to open keys rather than close them."""
 
+    name = "prefix"
+
     def example(self) -> tuple[tuple[int, ...], int, int]:
-        batch, _, longest = super().example()
-        return batch, 8, max(8, longest + 4)
+        return tuple(self.lengths.shape), 8, max(8, self.longest() + 4)
 
 
 def prefix(size: int | list[int] | Int[Tensor, " *batch"]) -> Mask:
     """Every query sees keys j < size: `causal() | prefix(n)` is the prefix language model's mask."""
     return Prefix(whole_numbers(size))
-
-
-def _check_lengths(name: str, lengths: Tensor, most: int, what: str) -> None:
-    # Checked only where reading is free: not on a GPU, and not for tensors without data.
-    if lengths.device.type == "cpu" and lengths.numel() and readable(lengths):
-        low, high = (int(x) for x in lengths.aminmax())
-        if low < 0 or high > most:
-            raise ValueError(f"{name} has lengths from {low} to {high}; there are {most} {what}")
 
 
 class Documents(Mask):

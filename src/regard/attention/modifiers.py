@@ -1,6 +1,4 @@
-"""Modifiers and positions: biases, soft caps, ALiBi, T5's relative bias, rotary positions.
-
-Score modifiers: functions of an energy and its indices, applied before the normalizer.
+"""Score modifiers: functions of an energy and its indices, applied before the normalizer.
 
     Modified(ScaledDot(), SoftCap(50), Alibi(8))      is applied from left to right
 
@@ -39,6 +37,8 @@ if TYPE_CHECKING:
 
     from .blocks import Batch
     from .energies import Energy, EnergyForm
+
+    Layout = Literal["half", "interleaved"]
 
 
 class Modifier(Part):
@@ -459,16 +459,6 @@ class RelativeBias(Modifier, Position):
 def _described(x: object) -> str:
     return f"{x.dtype} of shape {list(x.shape)}" if isinstance(x, torch.Tensor) else type(x).__name__
 
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jaxtyping import Float, Int
-    from torch import Tensor
-
-    from .energies import Energy, EnergyForm
-
-    Layout = Literal["half", "interleaved"]
 
 _SCALED_DOT = ScaledDot()
 BASE = 10_000.0

@@ -1,6 +1,4 @@
-"""Normalizers: from a row of energies to a row of weights.
-
-Normalizers: one row of energies in, one distribution over the keys out.
+"""Normalizers: one row of energies in, one distribution over the keys out.
 
 Each leaves one number per row, its *state*, after which any weight is a pointwise function of its energy:
 `weigh(e_ij, state_i)`. That is how `Weights` answers without the matrix. A row of large energies needs two numbers
@@ -332,6 +330,13 @@ class Unnormalized(Normalizer):
 
     def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
         return e
+
+
+class Unchanged(Unnormalized):
+    """w_ij = e_ij of energies that are weights already, of a matrix that is kept."""
+
+    nonnegative = True
+    opaque = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,4 @@
-"""Part: what energies, modifiers, masks and normalizers have in common: their tensors, how they print, keys in traces.
-
-Part: what energy forms, modifiers, normalizers and masks have in common.
+"""Part: what energy forms, modifiers, normalizers and masks have in common.
 
 A part is made of the arguments of its constructor, kept as attributes of the same names. From these it lists and maps
 its tensors, describes itself for a trace, and is rebuilt. A subclass gets all of it without a line of its own.

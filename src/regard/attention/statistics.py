@@ -1,23 +1,22 @@
-"""Statistics of weights in one pass over blocks of the matrix.
-
-Statistics of the attention matrix: each reads blocks of whole rows and keeps only its own small result.
+"""Statistics of the attention matrix: each reads blocks of whole rows and keeps only its own small result.
 
 One pass over the blocks serves any number of statistics; those that are not requested cost nothing.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from .blocks import positions, readable, span, traced
-from .normalizers import RowState
+from .blocks import positions, span, traced
+from .normalizers import RowState, Softmax, largest, mark_empty
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from .blocks import Index
     from .energy_matrix import EnergyMatrix
     from .normalizers import Normalizer
-    from .weights import WeightMatrix
+    from .weights import Weights
 
 
 class Cells:
@@ -116,9 +115,29 @@ class Statistic(Protocol):
     def add(self, block: Block) -> None: ...
 
 
+class Answer(Statistic, Protocol):
+    """One whose result is a tensor, or values and indices, with one leading dimension."""
+
+    @property
+    def result(self) -> Tensor | Top: ...
+
+
+class Shape(NamedTuple):
+    """How many matrices, rows and keys there are, and what their weights are computed in."""
+
+    matrices: int
+    queries: int
+    keys: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def full(self, value: float, *shape: int) -> Tensor:
+        return torch.full(shape, value, dtype=self.dtype, device=self.device)
+
+
 class Entropy:
-    def __init__(self, count: int, queries: int, like: Tensor) -> None:
-        self.result = like.new_empty(count, queries)
+    def __init__(self, shape: Shape, _: object = None) -> None:
+        self.result = shape.full(0, shape.matrices, shape.queries)
 
     def add(self, block: Block) -> None:
         assert block.log is not None
@@ -127,10 +146,9 @@ class Entropy:
 
 
 class Largest:
-    def __init__(self, count: int, queries: int, k: int, like: Tensor) -> None:
-        self.k = k
-        self.values = like.new_empty(count, queries, k)
-        self.indices = torch.empty(count, queries, k, dtype=torch.long, device=like.device)
+    def __init__(self, shape: Shape, k: int) -> None:
+        self.k, self.values = k, shape.full(0, shape.matrices, shape.queries, k)
+        self.indices = torch.zeros_like(self.values, dtype=torch.long)
 
     def add(self, block: Block) -> None:
         at = block.n, block.rows
@@ -142,22 +160,21 @@ class Largest:
 
 
 class Received:
-    def __init__(self, count: int, keys: int, like: Tensor) -> None:
-        self.result = like.new_zeros(count, keys)
+    def __init__(self, shape: Shape, _: object = None) -> None:
+        self.result = shape.full(0, shape.matrices, shape.keys)
 
     def add(self, block: Block) -> None:
         self.result[block.n, : block.w.shape[-1]] += block.w.sum(-2)
 
 
 class Offsets:
-    def __init__(self, count: int, queries: int, offsets: list[int], like: Tensor) -> None:
-        self.offsets = torch.tensor(offsets, device=like.device)
-        self.result = like.new_empty(count, queries, len(offsets))
+    def __init__(self, shape: Shape, offsets: list[int]) -> None:
+        self.offsets = torch.tensor(offsets, device=shape.device)
+        self.result = shape.full(0, shape.matrices, shape.queries, len(offsets))
 
     def add(self, block: Block) -> None:
         keys = block.w.shape[-1]
         if not keys:
-            self.result[block.n, block.rows] = 0
             return
         j = block.queries[:, None] + self.offsets  # [rows, offsets]
         there = (j >= 0) & (j < keys)
@@ -166,9 +183,9 @@ class Offsets:
 
 
 class On:
-    def __init__(self, count: int, queries: int, chosen: Bool[Tensor, "n k"], like: Tensor) -> None:
-        self.chosen = chosen.to(like.dtype)
-        self.result = like.new_empty(count, queries)
+    def __init__(self, shape: Shape, chosen: Bool[Tensor, "n k"]) -> None:
+        self.chosen = chosen.to(shape.dtype)
+        self.result = shape.full(0, shape.matrices, shape.queries)
 
     def add(self, block: Block) -> None:
         chosen = (self.chosen[block.n] if self.chosen.shape[0] > 1 else self.chosen)[:, : block.w.shape[-1]]
@@ -178,15 +195,15 @@ class On:
 class Map:
     """The matrix pooled to rows × cols cells, which `Cells.edges` divides it into."""
 
-    def __init__(self, count: int, queries: int, keys: int, size: tuple[int, int], pool: str, like: Tensor) -> None:
-        self.pool = pool
-        self.cells = like.new_full((count, *size), -torch.inf if pool == "max" else 0.0)
+    def __init__(self, shape: Shape, cells: tuple[int, int, str]) -> None:
+        *size, self.pool = cells
+        self.cells = shape.full(-torch.inf if self.pool == "max" else 0.0, shape.matrices, *size)
         if 0 in size:
             return  # no queries or no keys
-        rows, cols = Cells.edges(queries, size[0]), Cells.edges(keys, size[1])
-        self.cols = Cells(cols, like.device)
-        height, width = (torch.tensor(edges, device=like.device).diff() for edges in (rows, cols))
-        self.cell = torch.arange(size[0], device=like.device).repeat_interleave(height)  # the cell of each row
+        rows, cols = Cells.edges(shape.queries, size[0]), Cells.edges(shape.keys, size[1])
+        self.cols = Cells(cols, shape.device)
+        height, width = (torch.tensor(edges, device=shape.device).diff() for edges in (rows, cols))
+        self.cell = torch.arange(size[0], device=shape.device).repeat_interleave(height)  # the cell of each row
         self.area = height[:, None] * width
 
     def add(self, block: Block) -> None:
@@ -202,9 +219,9 @@ class Map:
 
 
 class Fidelity:
-    def __init__(self, count: int, v: Float[Tensor, "n k d"], out: Float[Tensor, "n q d"], like: Tensor) -> None:
-        self.v, self.out = v, out
-        self.error, self.norm = like.new_zeros(count), like.new_zeros(count)
+    def __init__(self, shape: Shape, outputs: tuple[Float[Tensor, "n k d"], Float[Tensor, "n q d"]]) -> None:
+        self.v, self.out = outputs
+        self.error, self.norm = shape.full(0, shape.matrices), shape.full(0, shape.matrices)
 
     def add(self, block: Block) -> None:
         out = self.out[block.n, block.rows].to(block.w.dtype)
@@ -218,8 +235,109 @@ class Fidelity:
         return torch.where(self.error == 0, 0, self.error.sqrt() / self.norm.sqrt())
 
 
+# The same of contributions, which have signs
+
+
+class OfSizes:
+    """A statistic of |C_ij|."""
+
+    def __init__(self, statistic: On | Received) -> None:
+        self.statistic = statistic
+
+    def add(self, block: Block) -> None:
+        self.statistic.add(block._replace(w=block.w.abs()))
+
+    @property
+    def result(self) -> Tensor:
+        return self.statistic.result
+
+
+class LargestSizes(Largest):
+    """The k contributions of largest size of every row, with their signs."""
+
+    def add(self, block: Block) -> None:
+        super().add(block._replace(w=block.w.abs()))
+        at = block.n, block.rows
+        self.values[at] = block.w.gather(-1, self.indices[at])
+
+
+class Spread:
+    """H = log S − Σ_j |C_ij| log |C_ij| / S with S = Σ_j |C_ij|, after dividing each row by its largest size."""
+
+    def __init__(self, shape: Shape, _: object = None) -> None:
+        self.result = shape.full(0, shape.matrices, shape.queries)
+
+    def add(self, block: Block) -> None:
+        size = block.w.abs()
+        size /= size.amax(-1, keepdim=True).clamp_min(torch.finfo(size.dtype).tiny)
+        total = size.sum(-1)
+        entropy = total.log() - torch.xlogy(size, size).sum(-1) / total
+        self.result[block.n, block.rows] = entropy.masked_fill_(total == 0, 0)
+
+
+class SignedMap:
+    """The matrix pooled to cells: the mean, or the contribution of largest size with its sign."""
+
+    def __init__(self, shape: Shape, cells: tuple[int, int, str]) -> None:
+        self.above = Map(shape, cells)
+        self.below = Map(shape, cells) if cells[2] == "max" else None
+
+    def add(self, block: Block) -> None:
+        self.above.add(block)
+        if self.below is not None:
+            self.below.add(block._replace(w=-block.w))
+
+    @property
+    def result(self) -> Tensor:
+        high = self.above.result
+        if self.below is None:
+            return high
+        low = self.below.result
+        return torch.where(high >= low, high, -low)
+
+
+def _total(shape: Shape, _: object = None) -> On:
+    return On(shape, torch.ones(1, shape.keys, dtype=torch.bool, device=shape.device))
+
+
+class Covered(NamedTuple):
+    """How a statistic is answered from blocks of rows, and whether the GPU's kernels answer it."""
+
+    of_blocks: Callable[[Shape, Any], Answer]
+    kernel: Callable[[Any], bool] = lambda asked: True
+
+
+Table = dict[str, Covered]
+MOST = 32
+"""The most weights or contributions of a row that the kernels keep in registers."""
+WIDEST = 256
+"""The widest values that they hold."""
+_FEW = Covered(Largest, lambda k: k <= MOST)
+OF_WEIGHTS: Table = {
+    "entropy": Covered(Entropy),
+    "top": _FEW,
+    "received": Covered(Received),
+    "offsets": Covered(Offsets),
+    "on": Covered(On),
+    "map": Covered(Map, lambda cells: cells[2] == "max"),
+    "fidelity": Covered(Fidelity, lambda outputs: outputs[0].shape[-1] <= WIDEST),
+}
+OF_CONTRIBUTIONS: Table = {
+    "total": Covered(_total),
+    "size": Covered(lambda shape, _: OfSizes(_total(shape))),
+    "spread": Covered(Spread),
+    "top": _FEW._replace(of_blocks=LargestSizes),
+    "received": Covered(Received),
+    "received_size": Covered(lambda shape, _: OfSizes(Received(shape))),
+    "on": Covered(On),
+    "map": Covered(SignedMap, lambda cells: cells[2] == "max"),
+}
+PER_QUERY = frozenset({"entropy", "top", "offsets", "on", "total", "size", "spread"})
+"""The statistics that have a dimension for queries."""
+
+
 def flat_outputs(
-    weights: WeightMatrix,
+    weights: Weights,
     v: Float[Tensor, "*batch k d"],
     out: Float[Tensor, "*batch q d"],
     names: str = "fidelity v out",
@@ -228,8 +346,8 @@ def flat_outputs(
 
     `names` are what an error message calls the computation and the two tensors.
     """
-    energies, lead = weights.energies, weights.leading_shape
-    queries, keys = len(weights.queries), energies.keys
+    energies, lead = weights.sources[0][1].energies, weights.leading_shape
+    queries, keys = len(weights.queries), weights.keys
     if weights.shape == (*lead, keys):  # the query was one vector
         out = out[..., None, :]
     if energies.groups > 1 and v.dim() >= 3 and v.shape[-3] * energies.groups == energies.batch[-1]:
@@ -255,22 +373,88 @@ STEP = 512
 """Rows that see few keys are computed up to the next multiple of it: blocks of one shape are cheaper to add up."""
 
 
+def blocks(weights: Weights, with_log: bool = False, least: int = 1, whole: bool = False) -> Iterator[Block]:
+    """The weights of the selected rows, with all keys where `whole`, else with those that are seen, `least` at least.
+
+    Where weights may be negative there are always all keys: the zeros of masked keys can be the largest.
+
+    A block is valid until the next one: it is computed in the same memory.
+    """
+    sources = weights.sources
+    for _, one in sources:
+        # A matrix product of other keys may round energies otherwise than that which the anchors come from.
+        whole = whole or len(sources) > 1 or not one.normalize.nonnegative or one.row_state().anchor is not None
+    first = sources[0][1]
+    # Two buffers for all blocks: a fresh 4 MiB tensor per operation costs more in page faults than in work.
+    buffers = tuple(torch.empty(0, dtype=first.precision, device=first.device) for _ in range(2))
+    for n, rows, entries, queries in _parts(first, first.flat()):
+        last = weights.keys if whole else max(least, _reach(first.flat(), entries, queries))
+        if len(sources) == 1:
+            w, log = _rows(first, n, rows, last, with_log, *buffers)
+        else:
+            w = buffers[0].new_zeros(n.stop - n.start, rows.stop - rows.start, last)
+            for factor, one in sources:
+                w.add_(_rows(one, n, rows, last, False, *buffers)[0], alpha=factor)
+            log = w.log() if with_log else None
+        yield Block(w, log, n, rows, positions(queries, weights.device))
+
+
+def _rows(
+    weights: Weights, n: slice, rows: slice, last: int, with_log: bool, first: Tensor, second: Tensor
+) -> tuple[Float[Tensor, "n rows last"], Float[Tensor, "n rows last"] | None]:
+    """The weights of some of the selected matrices and rows, and their logarithms, in the memory of the buffers."""
+    normalize, state = weights.normalize, weights.row_state().map(lambda x: x[n, rows])
+    at = span(weights.entries[n], weights.device), span(weights.queries[rows], weights.device)
+    e = weights.flat().block(*at, slice(0, last), normalize.absent, first)
+    log = normalize.log_weigh_rows(e, state)
+    if log is not None:
+        return torch.exp(log, out=second.resize_(log.shape)) if with_log else log.exp_(), log
+    w = normalize.weigh_rows(e, state, torch.arange(last, device=weights.device))
+    return w, w.log() if with_log else None
+
+
+def _parts(weights: Weights, energies: EnergyMatrix) -> Iterator[tuple[slice, slice, Index, Index]]:
+    """Per block its place among the selected matrices and rows, and which matrices and queries these are."""
+    for some, few in energies.blocks(len(weights.entries), len(weights.queries), BLOCK):
+        n, rows = slice(some.start, some.stop), slice(few.start, few.stop)
+        yield n, rows, span(weights.entries[n], weights.device), span(weights.queries[rows], weights.device)
+
+
+def _reach(energies: EnergyMatrix, entries: Index, queries: Index) -> int:
+    """How many keys, counted from the first, these queries can see at most, rounded up to a multiple of `STEP`."""
+    if (
+        energies.mask is None or energies.keys <= STEP or energies.a.device.type != "cpu"
+    ):  # a GPU's numbers are waited for
+        return energies.keys
+    seen = energies.visible(entries, queries)
+    return energies.keys if seen is None else min(energies.keys, -(-seen.most_stop // STEP) * STEP)
+
+
+# Row states
+
+
 @torch.no_grad()
-def row_state(weights: WeightMatrix) -> RowState:
+def row_state(weights: Weights) -> RowState:
     """The state of the selected rows, from their energies."""
     energies, normalize = weights.flat(), weights.normalize
     rest = energies.a.new_empty(len(weights.entries), len(weights.queries), dtype=energies.precision)
     anchor, anchored = torch.empty_like(rest), False
-    for n, rows, entries, queries in _parts(weights, energies):
-        e = energies.block(entries, queries, slice(0, energies.keys), normalize.absent)
-        own = normalize.of_block(energies.batch, entries).row_state(e)
+    by_chunks = energies.keys > 4 * STEP and _is_softmax(normalize)
+    for n, rows, entries, queries in (_bands if by_chunks else _parts)(weights, energies):
+        if by_chunks:
+            own = _joined(
+                [normalize.row_state(e) for _, e in _chunks(weights, entries, queries)], normalize, rest[n, rows]
+            )
+        else:
+            e = energies.block(entries, queries, slice(0, energies.keys), normalize.absent)
+            own = normalize.of_block(energies.batch, entries).row_state(e)
         rest[n, rows] = own.rest
         if own.anchor is not None:
             anchor[n, rows], anchored = own.anchor, True
     return normalize.joined(RowState(rest, anchor if anchored else None))
 
 
-def logsumexp(weights: WeightMatrix, energies: EnergyMatrix, normalize: Normalizer) -> Float[Tensor, "n rows"]:
+def logsumexp(weights: Weights, energies: EnergyMatrix, normalize: Normalizer) -> Float[Tensor, "n rows"]:
     """The logarithm of each row's denominator, from energies with a graph. The backward computes each block again."""
 
     def block(entries: Index, queries: Index) -> Tensor:
@@ -288,46 +472,117 @@ def logsumexp(weights: WeightMatrix, energies: EnergyMatrix, normalize: Normaliz
     return total
 
 
-def blocks(weights: WeightMatrix, with_log: bool, least: int = 1, whole: bool = False) -> Iterator[Block]:
-    """The weights of the selected rows, with all keys where `whole`, else with those that are seen, `least` at least.
+# Softmax some keys at a time: long rows would leave the cache, and a mask that hides a chunk saves its energies
 
-    Where weights may be negative there are always all keys: the zeros of masked keys can be the largest.
+CHUNK = 1 << 19
+"""Energies in memory at once: 2 MiB, which stay in cache between the steps that read them, and leave less to compute
+of what a causal mask hides."""
+TALL = 512
+"""Queries of one chunk: with fewer of them, less is computed of what a causal mask hides."""
+SMALL_BLOCK = 8
+"""Keys up to which a block is pooled by halves."""
+LOG2E = math.log2(math.e)
 
-    A block is valid until the next one: it is computed in the same memory.
+
+def _is_softmax(normalize: Normalizer) -> bool:
+    """A sink's share is in the row state, not among the keys; a subclass may compute something else."""
+    return type(normalize) is Softmax and normalize.sink is None
+
+
+def _bands(weights: Weights, energies: EnergyMatrix) -> Iterator[tuple[slice, slice, Index, Index]]:
+    """`_parts` of one matrix and `TALL` queries each."""
+    for at, entry in enumerate(weights.entries):
+        for row in range(0, len(weights.queries), TALL):
+            rows = slice(row, min(row + TALL, len(weights.queries)))
+            yield slice(at, at + 1), rows, slice(entry, entry + 1), span(weights.queries[rows], weights.device)
+
+
+def _chunks(weights: Weights, entries: Index, queries: Index, multiple: int = 1) -> Iterator[tuple[slice, Tensor]]:
+    """Energies [n, rows, keys] of a band, a `multiple` of keys at a time in the same memory, without hidden ones."""
+    energies = weights.flat()
+    unmasked, seen = energies.unmasked(), energies.visible(entries, queries)
+    height = queries.stop - queries.start if isinstance(queries, slice) else len(queries)
+    wide, buffer = multiple * max(1, CHUNK // (height * multiple)), energies.a.new_empty(0, dtype=energies.precision)
+    for start in range(0, energies.keys, wide):
+        cols = slice(start, min(start + wide, energies.keys))
+        if seen is None or seen.some_of(cols):
+            some = unmasked if seen is not None and seen.all_of(cols) else energies
+            yield cols, some.block(entries, queries, cols, -torch.inf, buffer)
+
+
+def _joined(parts: list[RowState], normalize: Normalizer, like: Tensor) -> RowState:
+    """The softmax state of rows from those of their chunks of keys, each with its own maximum as the anchor."""
+    if not parts:
+        return RowState(torch.full_like(like, torch.inf), torch.zeros_like(like))
+    rest = torch.stack([part.rest for part in parts])  # [chunks, n, rows]
+    anchors = torch.stack([part.anchor for part in parts if part.anchor is not None])
+    seen = rest != torch.inf
+    anchor = anchors.masked_fill(~seen, -torch.inf).amax(0)
+    anchor = anchor.masked_fill(anchor == -torch.inf, 0)
+    moved = (anchors - anchor) / normalize.temperature
+    return RowState(mark_empty((rest + moved).masked_fill(~seen, -torch.inf).logsumexp(0)), anchor)
+
+
+@torch.no_grad()
+def pool_keys(weights: Weights, block: int) -> tuple[Float[Tensor, "n rows cells"], Float[Tensor, "n rows cells"]]:
+    """The largest weight and the sum of each `block` of keys, for every selected row.
+
+    For softmax in one pass, which finds the row states, too: in each chunk of keys the sums are of exp(e − m) with the
+    chunk's own maximum m. After the last chunk the row state is known and rescales them (Milakov & Gimelshein 2018).
     """
-    energies, normalize, state = weights.flat(), weights.normalize, weights.row_state()
-    # A matrix product of other keys may round energies otherwise than that which the anchors come from.
-    whole = whole or not normalize.nonnegative or state.anchor is not None
-    j = torch.arange(energies.keys, device=weights.device)
-    # Two buffers for all blocks: a fresh 4 MiB tensor per operation costs more in page faults than in work.
-    first = energies.a.new_empty(0, dtype=energies.precision)
-    second = torch.empty_like(first)
-    for n, rows, entries, queries in _parts(weights, energies):
-        last = energies.keys if whole else max(least, _reach(energies, entries, queries))
-        e = energies.block(entries, queries, slice(0, last), normalize.absent, first)
-        own_state = state.map(lambda x, n=n, rows=rows: x[n, rows])  # type: ignore[misc]
-        log = normalize.log_weigh_rows(e, own_state)
-        if log is not None:
-            w = torch.exp(log, out=second.resize_(log.shape)) if with_log else log.exp_()
-        else:
-            w = normalize.weigh_rows(e, own_state, j[:last])
-            log = w.log() if with_log else None
-        yield Block(w, log, n, rows, positions(queries, weights.device))
+    shape = len(weights.entries), len(weights.queries), -(-weights.keys // block)
+    maxima = torch.full(shape, -torch.inf, dtype=weights.precision, device=weights.device)
+    sums = torch.zeros_like(maxima)
+    if weights.terms or not _is_softmax(weights.normalize):
+        cells = Cells.blocks(weights.keys, block, weights.device)
+        for some in blocks(weights, whole=True):
+            maxima[some.n, some.rows] = cells.pool(some.w, -1, "max")
+            sums[some.n, some.rows] = cells.pool(some.w, -1, "mean")
+        return maxima, sums
+    normalize = weights.normalize
+    rest, anchor = (torch.empty(shape[:2], dtype=weights.precision, device=weights.device) for _ in range(2))
+    for n, rows, entries, queries in _bands(weights, weights.flat()):
+        high, total = maxima[n, rows], sums[n, rows]
+        parts, places = [], []
+        for cols, e in _chunks(weights, entries, queries, block):
+            e, at = e.div_(normalize.temperature), slice(cols.start // block, -(-cols.stop // block))
+            high[..., at] = _pooled(e, block, "max")
+            m = largest(high[..., at])
+            total[..., at] = _pooled(_exp_(e.sub_(m)), block, "mean")
+            parts.append(RowState(mark_empty(total[..., at].sum(-1).log()), m[..., 0]))
+            places.append(at)
+        state = _joined(parts, _SOFTMAX, rest[n, rows])
+        assert state.anchor is not None
+        for at, part in zip(places, parts, strict=True):
+            assert part.anchor is not None
+            total[..., at] *= ((part.anchor - state.anchor) - state.rest).exp()[..., None]
+        _exp_(high.sub_(state.anchor[..., None]).sub_(state.rest[..., None]))
+        rest[n, rows], anchor[n, rows] = state.rest, state.anchor * normalize.temperature
+    weights.keep_state(normalize.joined(RowState(rest, anchor)))
+    return maxima, sums
 
 
-def _parts(weights: WeightMatrix, energies: EnergyMatrix) -> Iterator[tuple[slice, slice, Index, Index]]:
-    """Per block its place among the selected matrices and rows, and which matrices and queries these are."""
-    for some, few in energies.blocks(len(weights.entries), len(weights.queries), BLOCK):
-        n, rows = slice(some.start, some.stop), slice(few.start, few.stop)
-        yield n, rows, span(weights.entries[n], weights.device), span(weights.queries[rows], weights.device)
+def _pooled(x: Float[Tensor, "n rows keys"], block: int, pool: str) -> Float[Tensor, "n rows cells"]:
+    """The maximum or the sum of each block of keys; of small blocks by halves: torch is slow along a few numbers."""
+    if block > SMALL_BLOCK:
+        return Cells.blocks(x.shape[-1], block, x.device).pool(x, -1, pool)
+    if pool == "max" and x.device.type == "cpu":  # three times as fast as by halves
+        return torch.nn.functional.max_pool1d(x, block, ceil_mode=True)
+    while block > 1:
+        if x.shape[-1] % 2:
+            x = torch.nn.functional.pad(x, (0, 1), value=-torch.inf if pool == "max" else 0.0)
+        even, odd = x[..., 0::2], x[..., 1::2]
+        x = torch.maximum(even, odd) if pool == "max" else even + odd
+        block //= 2
+    return x
 
 
-def _reach(energies: EnergyMatrix, entries: Index, queries: Index) -> int:
-    """How many keys, counted from the first, these queries can see at most, rounded up to a multiple of `STEP`."""
-    device = energies.a.device
-    if energies.mask is None or energies.keys <= STEP or device.type != "cpu":  # reading a GPU's numbers waits for it
-        return energies.keys
-    bounds = energies.interval(positions(entries, device), positions(queries, device))
-    if bounds is None or not readable(bounds[1]) or not bounds[1].numel():
-        return energies.keys
-    return min(energies.keys, -(-int(bounds[1].max()) // STEP) * STEP)
+def _exp_(x: Tensor) -> Tensor:
+    """e^x in place, as 2^(x log₂ e).
+
+    The exp of MKL, which torch calls on CPU, takes 5 to 30 times as long where the result underflows, as behind a mask.
+    """
+    return x.mul_(LOG2E).exp2_()
+
+
+_SOFTMAX = Softmax()

@@ -1,40 +1,28 @@
-"""Weights: the attention matrix that is not stored, as energies and one number per row.
-
-Weights: the matrix w = normalize(energy(q, k)) that is never stored.
+"""Weights: the matrix w = normalize(energy(q, k)) that is never stored.
 
 A normalizer leaves one number per row, after which any weight is a pointwise function of its energy; for softmax
 w_ij = exp(e_ij − lse_i). So keeping q, k and that number is keeping the matrix, in O(T) memory instead of O(T²).
 In floating point one number cannot hold a row of large energies, where lse = max + log Σ exp(e − max) loses the second
 term: such rows have two (`RowState`), computed from the energies when weights are read.
+
+A matrix that a model made itself is kept (`Weights.of_matrix`), and matrices that it adds or subtracts are a sum of
+Weights, a · w1 + b · w2. All are asked in the same way.
 """
 
 from __future__ import annotations
 
 from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from .blocks import TensorVersions, as_range, positions, select, span
-from .kernels import statistics as statistics_gpu
-from .kernels.statistics import row_state as kernel_row_state
-from .normalizers import RowState, mark_empty
-from .statistics import (
-    Entropy,
-    Fidelity,
-    Largest,
-    Map,
-    Offsets,
-    On,
-    Received,
-    Stats,
-    Top,
-    blocks,
-    flat_outputs,
-    logsumexp,
-    row_state,
-)
+from . import statistics
+from .blocks import TensorVersions, as_range, exact, positions, readable, select, span
+from .energy_matrix import EnergyMatrix
+from .kernels import statistics as kernels
+from .normalizers import RowState, Unchanged, mark_empty
+from .statistics import Stats, Top, blocks, flat_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,52 +31,108 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from .energy_matrix import EnergyMatrix
     from .normalizers import Normalizer
-    from .statistics import Statistic
+    from .statistics import Block, Statistic, Table
 
 
-class WeightMatrix:
-    """The energies, the normalizer and the row states of the selected rows of a call of `attend`."""
+SOME = 1 << 14
+"""Energies from which on it is worth looking whether a mask hides any of them."""
+
+
+class Weights:
+    """The weights of one call of `attend`, computed exactly from q, k and the row state when they are read.
+
+    Shapes are [*batch, T_q, T_k]. `w[0, 3]` selects from the leading dimensions (batch entry 0, head 3) and
+    `w.rows(1000)` selects queries; both return `Weights` without computing anything. Only `dense`, `log_prob` and
+    `logsumexp` build a graph for gradients. Dropout is not part of the weights. Queries, keys and boolean masks are not
+    copied. Once they are changed in place every method raises, except for tensors made in `torch.inference_mode`, whose
+    changes PyTorch does not count.
+
+    `a * w1 + b * w2` is the sum of two matrices of one shape, and answers as they do.
+    """
 
     def __init__(
         self, energies: EnergyMatrix, normalize: Normalizer, state: Tensor | None = None, *, vector: bool = False
     ) -> None:
-        self.energies = energies
-        self.normalize = normalize.map_tensors(lambda x: x.detach().clone() if x.requires_grad else x)
-        """The normalizer as it was: learned tensors are copied, because an optimizer changes them in place."""
+        self._energies, self._live_normalize = energies, normalize
+        self._normalize = normalize.map_tensors(lambda x: x.detach().clone() if x.requires_grad else x)
         self.detached = energies.detached()
         """The energies that weights are computed from: no graph, learned tensors copied."""
         self.kernel_state = None if state is None else state.detach().reshape(energies.count, energies.queries)
         """The state [n, T_q] that the kernel left, one number per row, for all matrices and queries."""
-        self._kernel = None if self.kernel_state is None else _KernelState(self.kernel_state, normalize)
+        self._states = _RowStates(self.kernel_state, self._normalize)
+        self.terms: tuple[tuple[float, Weights], ...] = ()
+        """The factors and Weights of a sum; empty for other weights."""
         self.entries: Sequence[int] = range(energies.count)
         """Which matrices are selected, counted over the flattened batch."""
         self.queries: Sequence[int] = range(energies.queries)
         """Which queries are selected."""
         learned = [*energies.learned(), *normalize.tensors()]
-        self._live_normalize = normalize
         used = [*energies.references(), *normalize.function_tensors()]
-        self._fixed = TensorVersions([*used, *self.detached.learned(), *self.normalize.tensors()])
+        self._fixed = TensorVersions([*used, *self.detached.learned(), *self._normalize.tensors()])
         self._learned = TensorVersions([x for x in learned if x.requires_grad])
         self._flat: EnergyMatrix | None = None
         self._own: RowState | None = None  # the state of the selected rows
         self._shape = energies.batch
         self._vector = vector  # one query, given as a vector: results have no dimension for queries
 
+    @classmethod
+    def of_matrix(cls, w: Float[Tensor, "*batch q k"]) -> Weights:
+        """Those of a matrix that was computed elsewhere, kept by reference. Its rows need not sum to one."""
+        return cls(EnergyMatrix.of_matrix(w.detach()), Unchanged())
+
+    # Sums
+
+    @classmethod
+    def _sum(cls, *terms: tuple[float, Weights]) -> Weights:
+        flat = tuple((float(factor) * own, one) for factor, x in terms for own, one in x.sources)
+        shapes = {one.shape for _, one in flat}
+        if len(shapes) > 1:
+            raise ValueError(f"weights of one shape can be added, got {' and '.join(str(list(x)) for x in shapes)}")
+        whole = copy(flat[0][1])
+        whole.terms = flat
+        return whole
+
+    @property
+    def sources(self) -> tuple[tuple[float, Weights], ...]:
+        """The terms, or the weights themselves with the factor 1."""
+        return self.terms or ((1.0, self),)
+
+    def __mul__(self, factor: float) -> Weights:
+        return self._sum((factor, self))
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Weights:
+        return -1.0 * self
+
+    def __add__(self, other: Weights) -> Weights:
+        return self._sum((1.0, self), (1.0, other)) if isinstance(other, Weights) else NotImplemented
+
+    def __sub__(self, other: Weights) -> Weights:
+        return self._sum((1.0, self), (-1.0, other)) if isinstance(other, Weights) else NotImplemented
+
+    # What weights are computed from
+
+    @property
+    def energies(self) -> EnergyMatrix:
+        self._check_single()
+        return self._energies
+
+    @property
+    def normalize(self) -> Normalizer:
+        """The normalizer as it was: learned tensors are copied, because an optimizer changes them in place."""
+        self._check_single()
+        return self._normalize
+
+    def _check_single(self) -> None:
+        if self.terms:
+            raise TypeError("a sum of weights has no energies and no normalizer of its own; ask its .terms")
+
     @property
     def shape(self) -> tuple[int, ...]:
         """[*batch, T_q, T_k], and [*batch, T_k] where the query was one vector."""
-        return (*self._shape, *(() if self._vector else (len(self.queries),)), self.energies.keys)
-
-    @property
-    def sinks(self) -> Float[Tensor, " n"] | None:
-        """The energy of the sink of each selected matrix; None where the softmax has none."""
-        sink = self.normalize.sink
-        if sink is None:
-            return None
-        every = torch.as_tensor(sink, dtype=self.energies.precision, device=self.device).expand(self.energies.batch)
-        return every.reshape(-1)[span(self.entries, self.device)]
+        return (*self._shape, *(() if self._vector else (len(self.queries),)), self.keys)
 
     @property
     def leading_shape(self) -> tuple[int, ...]:
@@ -96,10 +140,35 @@ class WeightMatrix:
         return self._shape
 
     @property
+    def keys(self) -> int:
+        return self._energies.keys
+
+    @property
+    def device(self) -> torch.device:
+        return self._energies.a.device
+
+    @property
+    def precision(self) -> torch.dtype:
+        """What weights are computed in: float32 at least."""
+        return self._energies.precision
+
+    @property
+    def sinks(self) -> Float[Tensor, " n"] | None:
+        """The energy of the sink of each selected matrix; None where the softmax has none."""
+        sink = self.normalize.sink
+        if sink is None:
+            return None
+        every = torch.as_tensor(sink, dtype=self.precision, device=self.device).expand(self.energies.batch)
+        return every.reshape(-1)[span(self.entries, self.device)]
+
+    @property
     def nbytes(self) -> int:
         """Bytes kept: queries, keys and the row state. The matrix would take 4 · T_q · T_k per head in float32."""
-        state = self._own or () if self.kernel_state is None else (self.kernel_state,)
-        return sum(x.numel() * x.element_size() for x in (self.energies.a, self.energies.b, *state) if x is not None)
+        return sum(one.detached.a.nbytes + one.detached.b.nbytes + one._states.nbytes for _, one in self.sources)
+
+    def __repr__(self) -> str:
+        kind = f"sum of {len(self.terms)}" if self.terms else type(self.normalize).__name__
+        return f"Weights({list(self.shape)}, {kind}, keeps {self.nbytes:,} bytes)"
 
     # Selection
 
@@ -115,26 +184,20 @@ class WeightMatrix:
             chosen = every[index]
         except IndexError as error:
             raise IndexError(f"{error}; the leading shape is {list(self._shape)}") from None
-        part = self._part()
+        part = self._part(tuple((factor, one[index]) for factor, one in self.terms))
         part._shape, part.entries = tuple(chosen.shape), as_range(chosen.flatten().tolist())
         return part
 
     def rows(self, queries: int | slice | Sequence[int]) -> Self:
         """Only these queries; one query stays a row: shape [*batch, 1, T_k]."""
-        part = self._part()
+        part = self._part(tuple((factor, one.rows(queries)) for factor, one in self.terms))
         part.queries, part._vector = select(queries, self.queries, "query"), False
         return part
 
-    def _part(self) -> Self:
+    def _part(self, terms: tuple[tuple[float, Weights], ...]) -> Self:
         part = copy(self)
-        part._own = None
+        part._own, part.terms = None, terms
         return part
-
-    # What weights are computed from
-
-    @property
-    def device(self) -> torch.device:
-        return self.energies.a.device
 
     def flat(self) -> EnergyMatrix:
         """`detached` with one leading dimension. Raises where the inputs of `attend` were changed since."""
@@ -144,20 +207,26 @@ class WeightMatrix:
         return self._flat
 
     def row_state(self) -> RowState:
-        """The state of the selected rows, [n, rows]: what the kernel left, or computed now by one pass over them."""
+        """The state of the selected rows, [n, rows]: what the kernel left, or computed by one pass over them, once."""
         if self._own is None:
-            self._own = self._compute_state()
+            self._check_single()
+            self.flat()  # raises where the inputs were changed
+            self._own = self._states.of(self)
+        if self._own is None:
+            state = kernels.row_state(self)
+            self.keep_state(statistics.row_state(self) if state is None else state)
+        assert self._own is not None
         return self._own
 
-    def _compute_state(self) -> RowState:
-        self.flat()  # raises where the inputs were changed
-        state = None
-        if self._kernel is not None and self._kernel.holds:
-            entries, rows = self._index()
-            state = RowState(self._kernel.state[entries][:, rows])
-        if state is None:
-            state = kernel_row_state(self)
-        return row_state(self) if state is None else state
+    def keep_state(self, state: RowState) -> None:
+        """Keep the state of the selected rows, for all selections."""
+        self._own = state
+        self._states.keep(self, state)
+
+    @property
+    def state_known(self) -> bool:
+        """Whether the state of the selected rows was computed, so that any of their weights is at hand."""
+        return all(one._states.has(one) for _, one in self.sources)
 
     def _needs_graph(self) -> bool:
         energies = self.energies
@@ -181,41 +250,22 @@ class WeightMatrix:
     def _index(self) -> tuple[slice | Tensor, slice | Tensor]:
         return span(self.entries, self.device), span(self.queries, self.device)
 
-
-class _KernelState:
-    """The state that the kernel left, shared by all selections of one `Weights`."""
-
-    def __init__(self, state: Float[Tensor, "n q"], normalize: Normalizer) -> None:
-        self.state, self._normalize = state, normalize
-
-    @cached_property
-    def holds(self) -> bool:
-        """Whether one number per row is enough for these rows; else the state is computed from the energies."""
-        return self._normalize.holds(self.state)
-
-
-PER_QUERY = frozenset({"entropy", "top", "offsets", "on"})
-"""The statistics that have a dimension for queries."""
-
-
-class Weights(WeightMatrix):
-    """The weights of one call of `attend`, computed exactly from q, k and the row state when they are read.
-
-    Shapes are [*batch, T_q, T_k]. `w[0, 3]` selects from the leading dimensions (batch entry 0, head 3) and
-    `w.rows(1000)` selects queries; both return `Weights` without computing anything. Only `dense`, `log_prob` and
-    `logsumexp` build a graph for gradients. Dropout is not part of the weights. Queries, keys and boolean masks are not
-    copied. Once they are changed in place every method raises, except for tensors made in `torch.inference_mode`, whose
-    changes PyTorch does not count.
-    """
-
-    def __repr__(self) -> str:
-        return f"Weights({list(self.shape)}, {type(self.normalize).__name__}, keeps {self.nbytes:,} bytes)"
+    def sees(self, rows: slice, cols: slice) -> bool:
+        """Whether any of these queries may see any of these keys: where a mask surely hides them all, False."""
+        for _, one in self.sources:
+            part = one.rows(rows)
+            seen = part.flat().visible(*part._index())
+            if seen is None or seen.some_of(cols):
+                return True
+        return False
 
     # The matrix itself
 
     def dense(self) -> Float[Tensor, "*batch q k"]:
         """The whole matrix, differentiable. The only method that takes O(T²) memory."""
-        e = self._live().block(*self._index(), slice(0, self.energies.keys), self.normalize.absent)
+        if self.terms:
+            return sum(factor * one.dense() for factor, one in self.terms)  # type: ignore[return-value]
+        e = self._live().block(*self._index(), slice(0, self.keys), self.normalize.absent)
         if self.normalize.selects_key:  # the keys that were selected, not new ones
             w = self.normalize.weigh_rows(e, self.row_state(), torch.arange(e.shape[-1], device=e.device))
         else:
@@ -235,12 +285,42 @@ class Weights(WeightMatrix):
         With a `size` it is pooled to at most that many cells, as `map` pools the whole matrix.
         """
         part = self.rows(rows)
-        keys = select(cols, range(self.energies.keys), "key")
+        keys = select(cols, range(self.keys), "key")
         if size is not None:
             return part._pooled(keys, size, pool)
-        alone = self.normalize.pointwise and part.row_state().anchor is None
-        w = part._block(keys) if alone else part._columns_of_rows(keys)
-        return w.reshape(*self._shape, len(part.queries), len(keys))
+        w = sum(factor * one._block(keys) for factor, one in part.terms) if part.terms else part._block(keys)
+        return w.reshape(*self._shape, len(part.queries), len(keys))  # type: ignore[union-attr]
+
+    def _block(self, keys: Sequence[int]) -> Float[Tensor, "n rows keys"]:
+        j, (n, rows), normalize, state = span(keys, self.device), self._index(), self.normalize, self.row_state()
+        if state.anchor is None and normalize.pointwise:
+            energies = self.flat()
+            if isinstance(j, slice) and energies.mask is not None and len(self.queries) * len(keys) >= SOME:
+                seen = energies.visible(n, rows)
+                energies = energies.unmasked() if seen is not None and seen.all_of(j) else energies
+            e = energies.block(n, rows, j, normalize.absent)
+            return normalize.weigh_rows(e, state, positions(j, self.device))
+        # From whole rows: where energies are large, those of single blocks may be rounded otherwise.
+        w = torch.empty(len(self.entries), len(self.queries), len(keys), dtype=self.precision, device=self.device)
+        for block in blocks(self, whole=True):
+            w[block.n, block.rows] = block.w[..., j]
+        return w
+
+    def _pooled(self, cols: Sequence[int], size: tuple[int, int], pool: Literal["max", "mean"]) -> Tensor:
+        size = self.size_of_map(size, pool, len(cols))
+        cells = None if self.terms else kernels.pooled(self, cols, size, pool)
+        if cells is None:
+            shape = statistics.Shape(len(self.entries), len(self.queries), len(cols), self.precision, self.device)
+            map = statistics.Map(shape, (*size, pool))
+            j = span(cols, self.device)
+            for block in blocks(self, whole=True):
+                map.add(block._replace(w=block.w[..., j]))
+            cells = map.result
+        return cells.reshape(*self._shape, *size)
+
+    def pool_keys(self, block: int) -> tuple[Float[Tensor, "n rows cells"], Float[Tensor, "n rows cells"]]:
+        """The largest weight and the sum of each `block` of keys, for every selected row, in one pass."""
+        return statistics.pool_keys(self, block)
 
     def log_prob(self) -> Float[Tensor, "*batch q"]:
         """log softmax(e_i) at the key that `Hard` chose, differentiable: what REINFORCE multiplies by a reward."""
@@ -267,7 +347,7 @@ class Weights(WeightMatrix):
                 f"logsumexp is the logarithm of a softmax's denominator; {type(self.normalize).__name__} has none"
             )
         if self._needs_graph():
-            return logsumexp(self, self._live(), self._live_normalize).reshape(self.shape[:-1])
+            return statistics.logsumexp(self, self._live(), self._live_normalize).reshape(self.shape[:-1])
         state = self.row_state()
         total = state.rest if state.anchor is None else self.normalize.one_number(state)
         return mark_empty(total).reshape(self.shape[:-1])  # the state of an empty row is +∞
@@ -325,47 +405,27 @@ class Weights(WeightMatrix):
     ) -> Stats:
         """Several statistics in one pass over q and k; see the methods of the same names.
 
-        `also` are statistics of your own (`weight_statistics.Statistic`), computed in the same pass.
+        `also` are statistics of your own (`statistics.Statistic`), computed in the same pass.
         """
-        keys = self.energies.keys
+        keys = self.keys
         if top is not None and not 1 <= top <= keys:
             raise ValueError(f"top needs 1 ≤ k ≤ {keys}, the number of keys; got {top}")
-        columns = None if on is None else self.columns(on)
-        size = None if map is None else self._size(map, pool)
-        proof = None if fidelity is None else flat_outputs(self, *fidelity)
-        results = None
-        if not also:
-            chosen = {"entropy": entropy, "top": top, "received": received, "offsets": offsets, "columns": columns}
-            results = statistics_gpu.stats(self, **chosen, size=size, pool=pool, fidelity=proof)  # type: ignore[arg-type]
-        if results is None:
-            energies, count, queries = self.flat(), len(self.entries), len(self.queries)
-            like = torch.empty(0, dtype=energies.precision, device=self.device)
-            statistics: dict[str, Entropy | Largest | Received | Offsets | On | Map | Fidelity] = {}
-            if entropy:
-                statistics["entropy"] = Entropy(count, queries, like)
-            if top is not None:
-                statistics["top"] = Largest(count, queries, top, like)
-            if received:
-                statistics["received"] = Received(count, keys, like)
-            if offsets is not None:
-                statistics["offsets"] = Offsets(count, queries, list(offsets), like)
-            if columns is not None:
-                statistics["on"] = On(count, queries, columns, like)
-            if size is not None:
-                statistics["map"] = Map(count, queries, keys, size, pool, like)
-            if proof is not None:
-                statistics["fidelity"] = Fidelity(count, *proof, like)
-            every: list[Statistic] = [*statistics.values(), *also]
-            # The cells of a map reach to the last key; every other statistic can skip keys that no row sees.
-            for block in blocks(self, with_log=entropy, least=top or 1, whole=map is not None) if every else ():
-                for statistic in every:
-                    statistic.add(block)
-            results = {name: statistic.result for name, statistic in statistics.items()}
-        return Stats(**{name: self._shaped(name, result) for name, result in results.items()})  # type: ignore[arg-type]
+        shown = None if map is None else (*self.size_of_map(map, pool), pool)
+        asked = {
+            "entropy": entropy or None,
+            "top": top,
+            "received": received or None,
+            "offsets": None if offsets is None else list(offsets),
+            "on": None if on is None else self.columns(on),
+            "map": shown,
+            "fidelity": None if fidelity is None else flat_outputs(self, *fidelity),
+        }
+        results = answers(self, statistics.OF_WEIGHTS, asked, also)
+        return Stats(**{name: self.shaped(name, result) for name, result in results.items()})  # type: ignore[arg-type]
 
     def columns(self, on: Sequence[int] | Tensor) -> Tensor:
         """Chosen columns as a boolean [n or 1, T_k]."""
-        keys = self.energies.keys
+        keys = self.keys
         chosen = torch.as_tensor(on, device=self.device)
         if chosen.dtype == torch.bool:
             if chosen.shape[-1:] != (keys,):
@@ -378,50 +438,116 @@ class Weights(WeightMatrix):
         is_chosen[0, list(columns)] = True
         return is_chosen
 
-    # Private
-
-    def _block(self, keys: Sequence[int]) -> Float[Tensor, "n rows keys"]:
-        j = span(keys, self.device)
-        e = self.flat().block(*self._index(), j, self.normalize.absent)
-        return self.normalize.weigh_rows(e, self.row_state(), positions(j, self.device))
-
-    def _columns_of_rows(self, keys: Sequence[int]) -> Float[Tensor, "n rows keys"]:
-        """The same from whole rows: where energies are large, those of single blocks may be rounded otherwise."""
-        j = span(keys, self.device)
-        w = torch.empty(
-            len(self.entries), len(self.queries), len(keys), dtype=self.energies.precision, device=self.device
-        )
-        for block in blocks(self, with_log=False, whole=True):
-            w[block.n, block.rows] = block.w[..., j]
-        return w
-
-    def _pooled(self, cols: Sequence[int], size: tuple[int, int], pool: Literal["max", "mean"]) -> Tensor:
-        rows, columns = self._size(size, pool)
-        size = rows, min(columns, len(cols))
-        cells = statistics_gpu.pooled(self, cols, size, pool)
-        if cells is None:
-            like = torch.empty(0, dtype=self.energies.precision, device=self.device)
-            map = Map(len(self.entries), len(self.queries), len(cols), size, pool, like)
-            j = span(cols, like.device)
-            for block in blocks(self, with_log=False, whole=True):
-                map.add(block._replace(w=block.w[..., j]))
-            cells = map.result
-        return cells.reshape(*self._shape, *size)
-
-    def _shaped(self, name: str, result: Tensor | Top) -> Tensor | Top:
+    def shaped(self, name: str, result: Tensor | Top) -> Tensor | Top:
         """A result [n, ...] with the leading dimensions, and without that of the queries where there is one vector."""
         if isinstance(result, Top):
-            return Top(*(self._shaped(name, x) for x in result))  # type: ignore[arg-type]
-        own = result.shape[2 if self._vector and name in PER_QUERY else 1 :]
+            return Top(*(self.shaped(name, x) for x in result))  # type: ignore[arg-type]
+        own = result.shape[2 if self._vector and name in statistics.PER_QUERY else 1 :]
         return result.reshape((*self._shape, *own))
 
-    def _size(self, size: tuple[int, int], pool: str) -> tuple[int, int]:
+    def size_of_map(self, size: tuple[int, int], pool: str, keys: int | None = None) -> tuple[int, int]:
+        """The rows and columns of a map of these rows, and as many keys, that is to have at most `size` cells."""
         rows, cols = size
         if rows < 1 or cols < 1:
             raise ValueError(f"a map needs at least one row and one column, got {size}")
         if pool not in ("max", "mean"):
             raise ValueError(f'pool is {pool!r}; expected "max" or "mean"')
-        return min(rows, len(self.queries)), min(cols, self.energies.keys)
+        return min(rows, len(self.queries)), min(cols, self.keys if keys is None else keys)
 
 
-__all__ = ["Stats", "Top", "Weights"]
+class _RowStates:
+    """One number per row of all matrices and queries: what the kernel left, or what was computed so far.
+
+    Threads may compute different rows: a number is written before it counts as known.
+    """
+
+    def __init__(self, kernel: Float[Tensor, "n q"] | None, normalize: Normalizer) -> None:
+        self._kernel, self._normalize = kernel, normalize
+        self._computed: tuple[Tensor, Tensor, Tensor] | None = None
+        """The numbers; which rows have theirs; and which are of large energies, where one number is not enough."""
+
+    @cached_property
+    def _kernel_holds(self) -> bool:
+        return self._kernel is not None and self._normalize.holds(self._kernel)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(x.nbytes for x in (self._kernel, *(self._computed or ())[:1]) if x is not None)
+
+    def has(self, w: Weights) -> bool:
+        computed = self._computed
+        return self._kernel_holds or (computed is not None and bool(computed[1][_on_cpu(w)].all()))
+
+    def of(self, w: Weights) -> RowState | None:
+        """The state of the selected rows; None where it is not known, or is two numbers."""
+        computed, numbers = self._computed, self._kernel if self._kernel_holds else None
+        if numbers is None and computed is not None:
+            known, large = (x[_on_cpu(w)] for x in computed[1:])
+            numbers = computed[0] if bool(known.all()) and not bool(large.any()) else None
+        if numbers is None:
+            return None
+        n, rows = w._index()
+        return RowState(numbers[n][:, rows])
+
+    @torch.no_grad()
+    def keep(self, w: Weights, state: RowState) -> None:
+        if torch.compiler.is_compiling() or not readable(state.rest):
+            return
+        if self._computed is None:
+            shape = w.energies.count, w.energies.queries
+            with torch.inference_mode(False):  # else they could not be written to outside
+                numbers = torch.zeros(shape, dtype=state.rest.dtype, device=state.rest.device)
+                self._computed = numbers, torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
+        numbers, known, large = self._computed
+        numbers[_grid(*w._index())] = state.rest
+        large[_on_cpu(w)] = state.anchor is not None
+        known[_on_cpu(w)] = True
+
+
+def _grid(n: slice | Tensor, rows: slice | Tensor) -> tuple[slice | Tensor, slice | Tensor]:
+    """The index of a rectangle of [n, T_q]."""
+    return (n[:, None], rows) if isinstance(n, torch.Tensor) and isinstance(rows, torch.Tensor) else (n, rows)
+
+
+def _on_cpu(w: Weights) -> tuple[slice | Tensor, slice | Tensor]:
+    return _grid(*(span(x, torch.device("cpu")) for x in (w.entries, w.queries)))
+
+
+def answers(
+    weights: Weights,
+    table: Table,
+    asked: dict[str, Any],
+    also: Sequence[Statistic] = (),
+    products: tuple[Tensor, Tensor, bool] | None = None,
+) -> dict[str, Tensor | Top]:
+    """What is asked (None for what is not), with one leading dimension.
+
+    On a GPU kernels answer what the table says they cover; the rest comes from one pass over blocks of rows. With
+    `products` (values, directions, whether all values are finite) it is asked of contributions.
+    """
+    asked = {name: x for name, x in asked.items() if x is not None}
+    covered = {} if also or weights.terms else {name: x for name, x in asked.items() if table[name].kernel(x)}
+    results = (kernels.answers(weights, covered, products) if covered else None) or {}
+    kind = weights.precision
+    if products is not None:
+        kind = torch.promote_types(kind, torch.promote_types(products[0].dtype, products[1].dtype))
+    shape = statistics.Shape(len(weights.entries), len(weights.queries), weights.keys, kind, weights.device)
+    own = {name: table[name].of_blocks(shape, x) for name, x in asked.items() if name not in results}
+    every: list[Statistic] = [*own.values(), *also]
+    # The cells of a map reach to the last key; every other statistic can skip keys that no row sees.
+    with_log, least, whole = "entropy" in own, asked.get("top") or 1, "map" in own
+    for block in blocks(weights, with_log, least, whole) if every else ():
+        if products is not None:
+            block = block._replace(w=contributed(block, *products))
+        for statistic in every:
+            statistic.add(block)
+    return results | {name: statistic.result for name, statistic in own.items()}
+
+
+def contributed(block: Block, v: Tensor, g: Tensor, finite: bool) -> Tensor:
+    """C_ij = w_ij (g_i · v_j) of a block of weights."""
+    kind = torch.promote_types(block.w.dtype, torch.promote_types(v.dtype, g.dtype))
+    with exact(v.device):
+        c = (g[block.n, block.rows].to(kind) @ v[block.n, : block.w.shape[-1]].to(kind).mT).mul_(block.w)
+    # A key of weight 0 contributes 0, also if its value is NaN or ∞, as padding may be.
+    return c if finite else c.masked_fill_(block.w == 0, 0)

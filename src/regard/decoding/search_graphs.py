@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional as F
 from torch.nn.modules import module as torch_modules
 
-from ..attention.request import listeners
+from ..attention.attend import listeners
 from ..models.base import Annotations
 from ..models.decoder import Decoder
 from .beam import STEPS, Beam, BeamLoop, History

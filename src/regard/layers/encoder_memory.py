@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..attention.attend import listeners, notify
 from ..attention.blocks import plain
 from ..attention.energies import Dot, EnergyForm, TanhForm
+from ..attention.energy_matrix import EnergyMatrix
 from ..attention.masks import dense, padding
-from ..attention.normalizers import Hard, Normalizer
-from ..attention.request import listeners, notify_step
+from ..attention.normalizers import Hard, Normalizer, Softmax
 from .kernels.loop import DeferredLinear, LoopAdditive
 
 if TYPE_CHECKING:
@@ -109,7 +110,8 @@ class EncoderMemory:
             window = dense(closed == 0)
             mask = window if mask is None else mask & window
         a = q.to(self.keys.dtype)
-        notify_step(a, self.keys, self.form, self.values, z, mask=mask, normalize=normalize, state=state)
+        energies = EnergyMatrix(a, self.keys, self.form, tuple(a.shape[:-2]), (), mask)
+        notify(energies, normalize or Softmax(), self.values, z, state, replaceable=False)
 
     def select(self, rows: Int[Tensor, "chosen"]) -> EncoderMemory:
         """The memory of these sentences."""

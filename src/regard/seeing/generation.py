@@ -22,7 +22,7 @@ from ..attention.energies import DotForm
 from ..attention.energy_matrix import EnergyMatrix
 from ..attention.masks import causal, dense, window
 from ..attention.modifiers import Bias, Modifier, SoftCap
-from ..attention.normalizers import Normalizer, Softmax
+from ..attention.normalizers import Normalizer, Softmax, Unchanged
 from .storage import intervals, intervals_of
 
 if TYPE_CHECKING:
@@ -286,23 +286,6 @@ IN_ITS_OWN_CODE = "softmax in its own code"
 """The origin of such a record."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unchanged(Normalizer):
-    """w_ij = e_ij: the energies are weights already, and a row need not sum to one."""
-
-    absent = 0.0
-    opaque = False
-
-    def __call__(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return e
-
-    def state(self, e: Tensor) -> Tensor:
-        return e.new_ones(e.shape[:-1])
-
-    def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
-        return e
-
-
 def record_of_weights(
     weights: Float[Tensor, "*batch q k"],
     v: Float[Tensor, "*batch k d_v"] | None = None,
@@ -318,13 +301,9 @@ def record_of_weights(
     """
     w = weights.detach()
     *batch, queries, keys = w.shape
-    zeros = w.new_zeros(1).expand
-    energies = EnergyMatrix(
-        zeros(*batch, queries, 1), zeros(*batch, keys, 1), DotForm(), tuple(batch), modifiers=(Bias(w),)
-    )
     v = w.new_empty(*batch, keys, 0) if v is None else v.detach()
     out = w.new_empty(*batch, queries, 0) if out is None else out.detach()
-    return Record(energies, v, out, origin, normalize=Unchanged(), dropout=dropout, matrix=reason)
+    return Record(EnergyMatrix.of_matrix(w), v, out, origin, normalize=Unchanged(), dropout=dropout, matrix=reason)
 
 
 @dataclass(slots=True, eq=False)

@@ -31,8 +31,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..attention.blocks import span
+from ..attention.normalizers import Unchanged
 from .corpus import Sums
-from .generation import CLOSED, Unchanged, evenly_spaced
+from .generation import CLOSED, evenly_spaced
 from .heads import entry_weights, layer_stack
 from .terminal import ResultTable
 

@@ -19,12 +19,12 @@ from torch.nn import functional as F
 from torch.nn.attention import flex_attention as flex
 from torch.overrides import has_torch_function_variadic
 
+from ..attention.attend import check, listeners, notify
 from ..attention.blocks import AUTOCAST
 from ..attention.energies import ScaledDot
 from ..attention.masks import causal, mask_mod
 from ..attention.modifiers import ScoreMod
-from ..attention.normalizers import Softmax
-from ..attention.request import listeners, make_request, notify
+from ..attention.normalizers import Normalizer, Softmax
 from . import routing
 from .generation import Record, dot_energies
 from .modules import ATTENTION, STATE_SPACE
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
     from ..attention.attend import AnyEnergy, AnyNormalizer
+    from ..attention.energy_matrix import EnergyMatrix
     from ..attention.masks import Mask, MaskFunction
-    from ..attention.request import Request
     from .modules import Parts
     from .recorder import CapturedCall
 
@@ -205,12 +205,19 @@ FLEX_TAP = Tap("flex_attention", lambda: [Replacement(flex, "flex_attention", _f
 _SCALED_DOT, _SOFTMAX = ScaledDot(), Softmax()
 
 
-def _report(request: Request, out: Tensor, state: Tensor | None, replaceable: bool) -> Tensor:
+def _report(
+    energies: EnergyMatrix,
+    normalize: Normalizer,
+    v: Tensor,
+    out: Tensor,
+    state: Tensor | None,
+    dropout: float,
+    replaceable: bool,
+) -> Tensor:
     """A listener of `attend`: reports what it computed, and changes it where an intervention asks for that."""
     if not routing.is_active():
         return out
-    energies = request.energies
-    a, b, mask, normalize = energies.a, energies.b, energies.mask, request.normalize
+    a, b, mask = energies.a, energies.b, energies.mask
     fixed = () if mask is None else mask.tensors()
     learned = [*energies.learned(), *normalize.tensors(), *normalize.function_tensors(), *fixed]
     if any(x.grad_fn is not None for x in learned):  # computed ones keep their graph alive; parameters have none
@@ -218,12 +225,12 @@ def _report(request: Request, out: Tensor, state: Tensor | None, replaceable: bo
         learned = [*energies.learned(), *normalize.tensors(), *normalize.function_tensors(), *fixed]
     if a.requires_grad or b.requires_grad:
         energies = replace(energies, a=a.detach(), b=b.detach())
-    details = energies, normalize, request.dropout
+    details = energies, normalize, dropout
     routing.try_capture(
         _record_attend,
         a,
         b,
-        request.v,
+        v,
         out,
         state=state,
         learned=tuple(learned),
@@ -264,8 +271,8 @@ def note(
     `out`, with which your code goes on: to them this is no attention that could be changed.
     """
     if routing.watches or routing.ablations:
-        request = make_request(q, k, v, energy, normalize, mask, dropout, weights=True)
-        notify(request, out, None, replaceable=False)
+        energies, normalize, v, _ = check(q, k, v, energy, normalize, mask, dropout)
+        notify(energies, normalize, v, out, None, dropout, replaceable=False)
 
 
 ATTEND_TAP = Tap(

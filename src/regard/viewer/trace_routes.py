@@ -18,7 +18,7 @@ from .contributions import ContributionRun, Target, contribution_run, pooled_con
 from .guard import RequestError
 from .inside import MOST_KEYS, neuron_view
 from .responses import ARRAY, ERRORS, JSON, TILE, Array, view_names
-from .tiles import Tile
+from .tiles import Tile, as_slice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,7 +177,8 @@ class CallPlace(TracePlace):
 
         def some(parts: list[tuple[int, int, range]]) -> None:
             for at, head, part in parts:
-                x = self.jobs.pyramid(self.view, self.number, self.entry, head).matrix.weights(part, cols)
+                w = self.jobs.pyramid(self.view, self.number, self.entry, head).weights
+                x = w.tile(as_slice(part), as_slice(cols)).float()
                 results[at].append(compute(x))
 
         for first in range(0, len(parts), at_once):

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import regard as r
-from regard.attention.kernels import KernelArguments
 from tests.support.triton_interpreter import interpreted, skip_without_triton
 
 skip_without_triton()
@@ -103,14 +102,13 @@ def formula(
 
 def ours(inputs: tuple[Any, ...], scale: float = 0.7, dropout: float = 0.0, seed: Tensor | None = None) -> Any:
     a, b, w, v, start, stop = inputs
-    return additive_triton.forward(a, b, w, v, options=KernelArguments(start, stop, seed, scale, dropout))
+    return additive_triton.forward(a, b, w, v, start, stop, seed, scale, dropout)
 
 
 def our_gradients(inputs: tuple[Any, ...], grads: tuple[Tensor, Tensor], dropout: float = 0.0, seed: Any = None) -> Any:
     a, b, w, v, start, stop = inputs
     out, lse = ours(inputs, dropout=dropout, seed=seed)
-    options = KernelArguments(start, stop, seed, 0.7, dropout)
-    return additive_triton.backward(*grads, a, b, w, v, out, lse, options=options)
+    return additive_triton.backward(*grads, a, b, w, v, out, lse, start, stop, seed, 0.7, dropout)
 
 
 def gradients(inputs: tuple[Any, ...], grads: tuple[Tensor, Tensor], dtype: torch.dtype, factors: Any = 1.0) -> Any:

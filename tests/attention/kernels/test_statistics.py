@@ -16,7 +16,8 @@ import torch
 
 import regard as r
 from regard.attention.kernels import statistics
-from regard.attention.kernels.statistics import matrix_region, refusal
+from regard.attention.kernels.statistics import kernel_arguments, refusal
+from regard.attention.statistics import MOST
 from regard.attention.weights import Weights
 from tests.support.triton_interpreter import GPU, interpreted, skip_without_triton
 
@@ -191,8 +192,8 @@ def _check(case: Case, device: str) -> None:
     theirs = _eager(case, q, k, w)
     energy = float(w.energies.whole().abs().max()) / getattr(w.normalize, "temperature", 1.0)
     for name, asked in _ask(w, v, out).items():
-        assert matrix_region(w, w.queries) is not None, "the kernels refused"
-        assert int(asked.get("top", 1)) <= statistics.MOST, "the kernels refused"
+        assert kernel_arguments(w, w.queries) is not None, "the kernels refused"
+        assert int(asked.get("top", 1)) <= MOST, "the kernels refused"
         ours = w.stats(**asked)
         plain, exact = _of_dense(theirs, asked, v, out), _of_dense(truth, asked, v, out)
         for key, value in exact.items():
@@ -350,7 +351,7 @@ def test_what_the_kernels_leave_to_others() -> None:
     assert "Sparsemax" in why(normalize=r.Sparsemax())
     dense = r.dense(torch.rand(5, 7, device=device) > 0.3)
     _, w = r.attend(q, k, k, mask=dense, weights=True, backend="reference")
-    assert matrix_region(w, w.queries) is None
+    assert kernel_arguments(w, w.queries) is None
     torch.testing.assert_close(w.entropy(), -torch.xlogy(w.dense(), w.dense()).sum(-1))
 
 

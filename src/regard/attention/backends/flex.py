@@ -19,42 +19,41 @@ if TYPE_CHECKING:
 
     from ..blocks import Batch
     from ..energy_matrix import EnergyMatrix
+    from ..normalizers import Normalizer
     from ..part import Part
-    from ..request import Request
 
     _AnyPart = TypeVar("_AnyPart", bound=Part)
 
 
-def refusal(request: Request) -> str | None:
-    energies = request.energies
+def refusal(energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float) -> str | None:
     if energies.form.kernel != "dot":
         return "the energy is not a dot product"
-    if request.normalize.kernel != "softmax":
-        return f"it has softmax only, not {type(request.normalize).__name__}"
-    if request.dropout:
+    if normalize.kernel != "softmax":
+        return f"it has softmax only, not {type(normalize).__name__}"
+    if dropout:
         return "it has no dropout"
-    if not (energies.a.numel() and energies.b.numel() and request.v.numel() and energies.count):
+    if not (energies.a.numel() and energies.b.numel() and v.numel() and energies.count):
         return "the batch is empty, or some other size is zero"
-    if energies.a.device.type == "cpu" and _needs_gradient(request):
+    if energies.a.device.type == "cpu" and _needs_gradient(energies, v):
         return "on CPU it has no backward; call it under torch.no_grad()"
     if energies.a.dtype == torch.float64 and energies.a.device.type != "cpu":
         return "its GPU kernels have no float64"
     return no_kernel()
 
 
-def _needs_gradient(request: Request) -> bool:
-    tensors = request.energies.a, request.energies.b, request.v
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+def _needs_gradient(energies: EnergyMatrix, v: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(x.requires_grad for x in (energies.a, energies.b, v))
 
 
-def run(request: Request) -> tuple[Tensor, Tensor | None]:
-    energies, normalize = request.energies, request.normalize
+def run(
+    energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float, weights: bool
+) -> tuple[Tensor, Tensor | None]:
     batch, groups = energies.batch, energies.groups
     shared = batch if groups == 1 else (*batch[:-1], batch[-1] // groups)
-    kind = request.v.dtype  # some energies project in higher precision than the inputs have
+    kind = v.dtype  # some energies project in higher precision than the inputs have
     q, k, v = (
         x.expand(*lead, *x.shape[-2:]).reshape(-1, lead[-1] if lead else 1, *x.shape[-2:])
-        for x, lead in ((energies.a.to(kind), batch), (energies.b.to(kind), shared), (request.v, shared))
+        for x, lead in ((energies.a.to(kind), batch), (energies.b.to(kind), shared), (v, shared))
     )
     if not torch.is_grad_enabled():  # on CPU it refuses inputs that require a gradient even then
         q, k, v = q.detach(), k.detach(), v.detach()

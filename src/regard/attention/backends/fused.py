@@ -1,6 +1,4 @@
-"""The fused backend: a kernel of the energy's form where there is one, else the formula in blocks of queries.
-
-The formula a block of rows at a time: every energy, normalizer and mask, in O(T) memory.
+"""The fused backend: the additive kernel where it applies, else the formula a block of rows at a time, in O(T) memory.
 
 A block's rows are whole (all their keys), so any normalizer applies as it stands. The backward computes each block
 again instead of keeping it. Inside torch.compile there is one block, the whole matrix: there a walk would be unrolled
@@ -15,8 +13,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from ..blocks import TensorVersions, exact, no_kernel, readable
-from ..energies import TRITON, check_pairwise
-from ..kernels import KernelArguments, additive
+from ..energies import check_pairwise
+from ..kernels import additive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,17 +22,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..energy_matrix import EnergyMatrix
-    from ..masks import Interval
     from ..normalizers import Normalizer
-    from ..request import Request
 
 BLOCK = 1 << 18
 """Numbers in one block: 1 MiB of float32, so that the few alive while it is computed stay in cache."""
 
 
-def run_blocks(request: Request) -> tuple[Tensor, Tensor | None]:
-    energies, normalize, rate = request.energies.flat(), request.normalize, request.dropout
-    v = energies.flatten(request.energies.per_query_head(request.v))
+def run_blocks(
+    energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float, weights: bool
+) -> tuple[Tensor, Tensor | None]:
+    kind = v.dtype
+    # What the backward computes blocks from again.
+    used = [*energies.references(), *energies.learned(), *normalize.tensors(), *normalize.function_tensors(), v]
+    v = energies.flatten(energies.per_query_head(v))
+    energies = energies.flat()
     # Checked for a single block too: `Weights` uses other blocks, and a short test must fail like a long run.
     check_pairwise(energies.form, energies.a, energies.b)
     first, two, every = slice(0, 1), slice(0, min(2, energies.queries)), slice(0, energies.keys)
@@ -47,11 +48,10 @@ def run_blocks(request: Request) -> tuple[Tensor, Tensor | None]:
             (slice(n.start, n.stop), slice(i.start, i.stop))
             for n, i in energies.blocks(energies.count, energies.queries, BLOCK)
         ]
-    # What the backward computes blocks from again.
-    versions = TensorVersions([*request.references(), *request.tensors()] if len(cut) > 1 else ())
+    versions = TensorVersions(used if len(cut) > 1 else ())
 
     # Dropout of each block has a generator of its own: threads share PyTorch's, and the backward draws again.
-    seed = int(torch.randint(2**62, ())) if rate and readable(energies.a) else None
+    seed = int(torch.randint(2**62, ())) if dropout and readable(energies.a) else None
 
     def block(energies: EnergyMatrix, normalize: Normalizer, v: Tensor, n: slice, i: slice) -> tuple[Tensor, Tensor]:
         """z and the row state of one block."""
@@ -61,19 +61,19 @@ def run_blocks(request: Request) -> tuple[Tensor, Tensor | None]:
         own = normalize.of_block(energies.batch, n)
         e = energies.block(n, i, every, normalize.absent)  # [n, rows, T_k]
         with exact(e.device):
-            w, state = own.both(e) if request.weights else (own(e), e.new_empty(0, 0))
-            if rate:
+            w, state = own.both(e) if weights else (own(e), e.new_empty(0, 0))
+            if dropout:
                 place = n.start * energies.queries + i.start
                 draws = None if seed is None else torch.Generator(w.device).manual_seed(seed + place)
-                w = w * torch.empty_like(w).bernoulli_(1 - rate, generator=draws).div_(1 - rate)
+                w = w * torch.empty_like(w).bernoulli_(1 - dropout, generator=draws).div_(1 - dropout)
             return w @ v[n].to(w.dtype), state.detach()
 
     if len(cut) == 1:
         out, state = block(energies, normalize, v, *cut[0])
     else:
-        kind = torch.long if normalize.selects_key else energies.precision
         out = v.new_empty(energies.count, energies.queries, v.shape[-1], dtype=energies.precision)
-        state = energies.a.new_empty((energies.count, energies.queries) if request.weights else 0, dtype=kind)
+        shape = (energies.count, energies.queries) if weights else (0,)
+        state = v.new_empty(shape, dtype=torch.long if normalize.selects_key else energies.precision)
         inputs = _Inputs(energies, normalize, v)
         if torch.is_grad_enabled() and inputs.are_all(lambda e, w, x: block(e, w, x, first, two)[0]):
             out, state = _Blocks.apply(block, inputs, cut, out, state, *inputs.tensors)
@@ -84,10 +84,10 @@ def run_blocks(request: Request) -> tuple[Tensor, Tensor | None]:
                     out[n, i], own = checkpoint(block, *parts, use_reentrant=False, preserve_rng_state=False)
                 else:
                     out[n, i], own = block(*parts)
-                if request.weights:
+                if weights:
                     state[n, i] = own
-    out = out.to(request.v.dtype).reshape(*energies.batch, energies.queries, v.shape[-1])
-    return out, state.reshape(*energies.batch, energies.queries) if request.weights else None
+    out = out.to(kind).reshape(*energies.batch, energies.queries, v.shape[-1])
+    return out, state.reshape(*energies.batch, energies.queries) if weights else None
 
 
 class _Inputs:
@@ -152,55 +152,21 @@ class _Blocks(torch.autograd.Function):
         return None, None, None, None, None, *(x.grad for x in leaves)
 
 
-def refusal(request: Request) -> str | None:
+def refusal(energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float) -> str | None:
     return no_kernel()
 
 
-def how(request: Request) -> str:
-    reason, _ = _op(request)
+def how(energies: EnergyMatrix, normalize: Normalizer, v: Tensor) -> str:
+    reason, _ = additive.refusal(energies, normalize, v)
     if reason is None:
         return "the additive kernel, in O(T) memory"
     return "the formula in blocks of rows, in O(T) memory" + (f" (the additive kernel {reason})" if reason else "")
 
 
-def run(request: Request) -> tuple[Tensor, Tensor | None]:
-    reason, bounds = _op(request)
-    if reason is not None:
-        return run_blocks(request)
-    energies = request.energies.flat()
-    v = energies.flatten(request.energies.per_query_head(request.v))
-    # Drawn from PyTorch's generator, so that torch.manual_seed decides the dropout here as everywhere.
-    seed = torch.randint(2**62, (), device=v.device) if request.dropout else None
-    start, stop = bounds or (None, None)
-    options = KernelArguments(start, stop, seed, 1 / request.normalize.temperature, request.dropout)
-    form: Any = energies.form
-    out, state = additive.attention(energies.a, energies.b, form.weight, v, options)
-    if len(energies.batch) != 1:
-        out, state = out.reshape(*energies.batch, *out.shape[1:]), state.reshape(*energies.batch, energies.queries)
-    return out, state
-
-
-def _op(request: Request) -> tuple[str | None, Interval | None]:
-    """Why the op does not apply (None if it does, "" where there is none for the form), and the mask's intervals."""
-    energies, normalize = request.energies, request.normalize
-    device = energies.a.device.type
-    if energies.form.kernel != "tanh":
-        return "", None
-    if not (energies.a.numel() and energies.b.numel() and request.v.numel() and energies.count):
-        return "", None
-    if device not in ("cpu", "cuda"):
-        return f"runs on CPU and CUDA, not {device}", None
-    if device == "cuda" and not TRITON:
-        return "needs Triton on CUDA", None
-    if device == "cuda" and energies.precision == torch.float64:
-        return "computes in float32 on CUDA", None
-    if normalize.kernel != "softmax":
-        return f"has softmax only, not {type(normalize).__name__}", None
-    if normalize.sink is not None:
-        return "has no sink", None
-    if energies.modifiers:
-        return "has no score modifiers", None
-    bounds = None if energies.mask is None else energies.intervals()
-    if energies.mask is not None and bounds is None:
-        return "takes masks that are one interval of keys per query", None
-    return None, bounds
+def run(
+    energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float, weights: bool
+) -> tuple[Tensor, Tensor | None]:
+    reason, bounds = additive.refusal(energies, normalize, v)
+    if reason is None:
+        return additive.attention(energies, normalize.temperature, v, bounds, dropout)
+    return run_blocks(energies, normalize, v, dropout, weights)

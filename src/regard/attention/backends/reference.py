@@ -4,27 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch.nn.functional import dropout
+import torch
 
 from ..blocks import exact
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..request import Request
+    from ..energy_matrix import EnergyMatrix
+    from ..normalizers import Normalizer
 
 
-def refusal(request: Request) -> str | None:
+def refusal(energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float) -> str | None:
     return None
 
 
-def run(request: Request) -> tuple[Tensor, Tensor | None]:
-    energies, normalize = request.energies, request.normalize
-    v = energies.per_query_head(request.v)
+def run(
+    energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float, weights: bool
+) -> tuple[Tensor, Tensor | None]:
+    v = energies.per_query_head(v)
     e = energies.whole(absent=normalize.absent)  # [..., T_q, T_k]
     normalize.check_rows(lambda: e)
     with exact(e.device):
-        w, state = normalize.both(e) if request.weights else (normalize(e), None)
-        w = dropout(w, request.dropout) if request.dropout else w
+        w, state = normalize.both(e) if weights else (normalize(e), None)
+        w = torch.dropout(w, dropout, train=True) if dropout else w
         z = w @ v.to(w.dtype)  # [..., T_q, D_v]
     return z.to(v.dtype), state

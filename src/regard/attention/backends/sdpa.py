@@ -14,16 +14,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..energy_matrix import EnergyMatrix
-    from ..request import Request
+    from ..normalizers import Normalizer
 
 
-def refusal(request: Request) -> str | None:
-    energies = request.energies
+def refusal(energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float) -> str | None:
     if energies.form.kernel != "dot":
         return "the energy is not a dot product"
-    if request.normalize.kernel != "softmax":
-        return f"it has softmax only, not {type(request.normalize).__name__}"
-    if request.normalize.sink is not None:
+    if normalize.kernel != "softmax":
+        return f"it has softmax only, not {type(normalize).__name__}"
+    if normalize.sink is not None:
         return "it has no sink"
     for modifier in energies.modifiers:
         if not modifier.additive:
@@ -31,43 +30,43 @@ def refusal(request: Request) -> str | None:
     return no_kernel()
 
 
-def run(request: Request) -> tuple[Tensor, Tensor | None]:
-    energies, normalize = request.energies, request.normalize
+def run(
+    energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float, weights: bool
+) -> tuple[Tensor, Tensor | None]:
     batch, groups = energies.batch, energies.groups
     is_causal = energies.mask is not None and energies.mask.is_causal and not energies.modifiers
     # Some energies project in higher precision than the inputs have; the kernel wants one for all.
-    kind = _kernel_dtype(request)
+    own, kind = v.dtype, _kernel_dtype(energies, v)
     bias = None if is_causal else _bias(energies, normalize.temperature)
     if bias is not None and bias.dtype not in (torch.bool, kind) and bias.device.type != "cpu":
         bias = _narrow(bias, kind)  # on a CPU the bias may have more digits than the queries
     bias = None if bias is None else _four_mask(bias, batch)
     shared = batch if groups == 1 else (*batch[:-1], batch[-1] // groups)
     scale = energies.form.scale / normalize.temperature
-    q, k, v = (x if x.dtype == kind else x.to(kind) for x in (energies.a, energies.b, request.v))
+    q, k, v = (x if x.dtype == kind else x.to(kind) for x in (energies.a, energies.b, v))
     q, k, v = _four(q, batch), _four(k, shared), _four(v, shared)
     state = None
     # The state of rounded queries and keys would not be that of the ones `Weights` keeps.
-    wanted = request.weights and energies.a.dtype == kind
-    kernel = _leaves_state(q, k, v, request.dropout, bias, is_causal) if wanted else None
+    wanted = weights and energies.a.dtype == kind
+    kernel = _leaves_state(q, k, v, dropout, bias, is_causal) if wanted else None
     if kernel is not None:
         out, state = _with_state(kernel, q, k, v, bias, is_causal, scale)
         state = _mark_empty(state.reshape(*batch, energies.queries), energies)
     else:
         with exact(v.device):  # autocast would choose the dtype again
             out = scaled_dot_product_attention(
-                q, k, v, bias, request.dropout, is_causal, scale=scale, enable_gqa=bool(groups > 1)
+                q, k, v, bias, dropout, is_causal, scale=scale, enable_gqa=bool(groups > 1)
             )
     out = out if len(batch) == 2 else out.reshape(*batch, *out.shape[-2:])
-    out = out if out.dtype == request.v.dtype else out.to(request.v.dtype)
+    out = out if out.dtype == own else out.to(own)
     return out, state
 
 
-def _kernel_dtype(request: Request) -> torch.dtype:
+def _kernel_dtype(energies: EnergyMatrix, v: Tensor) -> torch.dtype:
     """The dtype of the values; float32 where a model is trained under autocast on a CPU.
 
     There the kernel's backward pass takes three times as long in half precision as in float32.
     """
-    v, energies = request.v, request.energies
     if v.device.type != "cpu" or not torch.is_autocast_enabled("cpu") or v.dtype == torch.float64:
         return v.dtype
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in (energies.a, energies.b, v))

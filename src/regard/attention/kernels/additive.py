@@ -1,4 +1,4 @@
-"""Additive attention as one operator of `torch.library`, and its kernel for the CPU.
+"""Additive attention: the op `regard::additive`, softmax(scale · w·tanh(a_i + b_j)) · v, and its kernel for the CPU.
 
 Additive attention on CPU: e_ij = w · tanh(a_i + b_j), softmax over j, times v, in blocks that stay in cache.
 
@@ -8,28 +8,31 @@ so the exponentials are taken once per row (T·D of them) and what remains per t
 a division, where a tanh costs many times that. The [T_q, T_k, D] tensor exists one tile at a time, in the cache.
 
 Rows are processed whole (all their keys), which needs O(T_k) memory per row and no rescaling; the backward
-recomputes them. Nothing here is differentiable by itself: `additive_op.py` makes it an op.
+recomputes them.
 
-The op `regard::additive`: softmax(scale · w·tanh(a_i + b_j)) · v, with its log-sum-exp, in O(T) memory.
-
-One schema, one implementation per device, that of the GPU imported when first needed.
+The op has one schema and one implementation per device, that of the GPU imported when first needed.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor  # at run time too: torch.library reads the annotations
 
-from . import KernelArguments
+from . import TRITON
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from jaxtyping import Bool, Float, Int
     from torch.autograd.function import FunctionCtx
+
+    from ..energies import TanhForm
+    from ..energy_matrix import EnergyMatrix
+    from ..masks import Interval
+    from ..normalizers import Normalizer
 
 TILE = 1 << 20
 """Numbers in one [n, rows, cols, d] tile: 4 MiB of float32. Smaller ones pay for calls, larger ones leave the cache."""
@@ -114,26 +117,25 @@ class _Block(NamedTuple):
     seed: int
 
 
-def _blocks(a: Tensor, b: Tensor, options: KernelArguments) -> list[_Block]:
+def _blocks(a: Tensor, b: Tensor, start: Tensor | None, stop: Tensor | None, seed: Tensor | None) -> list[_Block]:
     """Row blocks, each with only the span of keys that some row of it sees. Forward and backward cut them alike."""
     count, queries, keys = a.shape[0], a.shape[1], b.shape[1]
-    start, stop, seed = options.start, options.stop, 0 if options.seed is None else int(options.seed)
     tall = max(1, min(queries, ROWS // keys))
     deep = max(1, min(count, ROWS // (keys * tall)))
-    blocks = []
+    blocks, drawn = [], 0 if seed is None else int(seed)
     for m in range(0, count, deep):
         n = slice(m, min(m + deep, count))
         for i in range(0, queries, tall):
             rows = slice(i, min(i + tall, queries))
-            seed += 1
+            drawn += 1
             if start is None or stop is None:
-                blocks.append(_Block(n, rows, slice(0, keys), None, seed))
+                blocks.append(_Block(n, rows, slice(0, keys), None, drawn))
                 continue
             low, high = _rows(start, n, rows), _rows(stop, n, rows)
             cols = slice(int(low.min()), max(int(high.max()), int(low.min())))
             j = torch.arange(cols.start, cols.stop)
             if cols.start < cols.stop:
-                blocks.append(_Block(n, rows, cols, (j < low) | (j >= high), seed))
+                blocks.append(_Block(n, rows, cols, (j < low) | (j >= high), drawn))
     return blocks
 
 
@@ -166,15 +168,17 @@ def forward(
     b: Float[Tensor, "n k d"],
     w: Float[Tensor, " d"],
     v: Float[Tensor, "n k d_v"],
-    *,
-    options: KernelArguments,
+    start: Int[Tensor, "_ _"] | None,
+    stop: Int[Tensor, "_ _"] | None,
+    seed: Int[Tensor, ""] | None,
+    scale: float,
+    dropout: float,
 ) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
     """Output and log-sum-exp; +∞ marks a row that sees no key."""
-    scale, dropout = options.scale, options.dropout
     out = a.new_zeros(a.shape[0], a.shape[1], v.shape[2])
     lse = a.new_full(a.shape[:2], torch.inf)
 
-    for block in _blocks(a, b, options):
+    for block in _blocks(a, b, start, stop, seed):
         n, rows, cols, hidden, _ = block
         e = energies(a[n, rows], b[n, cols], w).mul_(scale)
         if hidden is not None:
@@ -193,18 +197,20 @@ def backward(
     b: Float[Tensor, "n k d"],
     w: Float[Tensor, " d"],
     v: Float[Tensor, "n k d_v"],
-    *,
-    options: KernelArguments,
+    start: Int[Tensor, "_ _"] | None,
+    stop: Int[Tensor, "_ _"] | None,
+    seed: Int[Tensor, ""] | None,
+    scale: float,
+    dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of a, b, w and v.
 
     dp_ij = grad_i·v_j      ds_ij = p_ij (dp_ij − Σ_j p_ij dp_ij)      with t = tanh(a_i + b_j) = 1 − 2r:
     da_i = Σ_j ds_ij w (1 − t²)      db_j = Σ_i ds_ij w (1 − t²)      dw = Σ_ij ds_ij t
     """
-    scale, dropout = options.scale, options.dropout
     da, db, dw, dv = (torch.zeros_like(x) for x in (a, b, w, v))
     first, second = _buffers(2, a.shape[2], a)
-    for block in _blocks(a, b, options):
+    for block in _blocks(a, b, start, stop, seed):
         n, rows, cols, hidden, _ = block
         left, right = _sides(a[n, rows], b[n, cols])
         e = _energies(left, right, w).mul_(scale)
@@ -248,8 +254,7 @@ def additive(
 
     Query i sees keys start_i ≤ j < stop_i ([n or 1, q or 1], both or neither). Dropout repeats with its seed.
     """
-    options = KernelArguments(start, stop, seed, scale, dropout)
-    out, lse = forward(*(_wide(x) for x in (a, b, w, v)), options=options)
+    out, lse = forward(_wide(a), _wide(b), _wide(w), _wide(v), start, stop, seed, scale, dropout)
     return out.to(v.dtype), lse
 
 
@@ -269,21 +274,21 @@ def additive_backward(
     scale: float,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    options = KernelArguments(start, stop, seed, scale, dropout)
-    gradients = backward(*(_wide(x) for x in (grad, grad_lse, a, b, w, v)), options=options)
+    wide = _wide(grad), _wide(grad_lse), _wide(a), _wide(b), _wide(w), _wide(v)
+    gradients = backward(*wide, start, stop, seed, scale, dropout)
     return tuple(g.to(x.dtype) for g, x in zip(gradients, (a, b, w, v), strict=True))  # type: ignore[return-value]
 
 
 def _forward_gpu(*inputs: Any) -> tuple[Tensor, Tensor]:
     from . import additive_triton
 
-    return additive_triton.forward(*inputs[:4], options=KernelArguments(*inputs[4:]))
+    return additive_triton.forward(*inputs)
 
 
 def _backward_gpu(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     from . import additive_triton
 
-    return additive_triton.backward(*inputs[:8], options=KernelArguments(*inputs[8:]))
+    return additive_triton.backward(*inputs)
 
 
 additive.register_kernel("cuda", _forward_gpu)
@@ -322,5 +327,40 @@ def _gradients(ctx: Any, grad: Tensor, grad_lse: Tensor) -> tuple[Tensor | None,
 additive.register_autograd(_gradients, setup_context=_setup)
 
 
-def attention(a: Tensor, b: Tensor, w: Tensor, v: Tensor, options: KernelArguments) -> tuple[Tensor, Tensor]:
-    return additive(a, b, w, v, *options)  # type: ignore[no-any-return]
+def refusal(energies: EnergyMatrix, normalize: Normalizer, v: Tensor) -> tuple[str | None, Interval | None]:
+    """Why the op does not apply (None if it does, "" if nobody expects it to), and the intervals of the mask."""
+    device = energies.a.device.type
+    if energies.form.kernel != "tanh" or not (energies.a.numel() and energies.b.numel() and v.numel()):
+        return "", None
+    if device not in ("cpu", "cuda"):
+        return f"runs on CPU and CUDA, not {device}", None
+    if device == "cuda" and not TRITON:
+        return "needs Triton on CUDA", None
+    if device == "cuda" and energies.precision == torch.float64:
+        return "computes in float32 on CUDA", None
+    if normalize.kernel != "softmax":
+        return f"has softmax only, not {type(normalize).__name__}", None
+    if normalize.sink is not None:
+        return "has no sink", None
+    if energies.modifiers:
+        return "has no score modifiers", None
+    bounds = None if energies.mask is None else energies.intervals()
+    if energies.mask is not None and bounds is None:
+        return "takes masks that are one interval of keys per query", None
+    return None, bounds
+
+
+def attention(
+    energies: EnergyMatrix, temperature: float, v: Tensor, bounds: Interval | None, dropout: float
+) -> tuple[Tensor, Tensor]:
+    """Output and row state where `refusal` has nothing against it."""
+    flat, form = energies.flat(), cast("TanhForm", energies.form)
+    values = energies.flatten(energies.per_query_head(v))
+    # Drawn from PyTorch's generator, so that torch.manual_seed decides the dropout here as everywhere.
+    seed = torch.randint(2**62, (), device=v.device) if dropout else None
+    out, state = additive(
+        flat.a, flat.b, form.weight, values, *(bounds or (None, None)), seed, 1 / temperature, dropout
+    )
+    if len(energies.batch) != 1:
+        out, state = out.reshape(*energies.batch, *out.shape[1:]), state.reshape(*energies.batch, energies.queries)
+    return out, state

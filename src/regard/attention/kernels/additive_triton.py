@@ -34,16 +34,12 @@ from torch.nn.functional import pad
 from . import ceil, statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from . import KernelArguments
-
     Spans = Int[Tensor, "n blocks 2"]
-    Energies = Callable[[slice, slice, Spans | None, Tensor], None]
-    """(matrices, rows, their spans, out): write these energies, E · log₂e, into out [n, q_pad, k_pad]."""
 
 BLOCK = 64
 """Rows or keys in one tile, and per entry of the table `spans`."""
@@ -199,68 +195,6 @@ def _slopes(
     slope = p * (slope - tl.load(delta + row, i < q, 0.0)[:, None]) * scale
     tl.store(e + at, weight)
     tl.store(dp + at, tl.where(seen, slope, 0.0))
-
-
-def _forward_in_pieces(
-    energies: Energies,
-    q: int,
-    v: Float[Tensor, "n k d_v"],
-    options: KernelArguments,
-) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
-    """Output and row state: the log-sum-exp, +∞ for a row that sees no key."""
-    start, stop, seed, _, dropout = options
-    n, k, width = v.shape
-    out, state = v.new_empty((n, q, width)), v.new_empty((n, q), dtype=torch.float32)
-    spans, room = spans_of(start, stop), workspace(n, q, k, v)
-    wide = min(128, max(16, 1 << (width - 1).bit_length()))
-    tall, stages = (BLOCK // 2, 2) if v.dtype == torch.float32 else (BLOCK, 3)
-    for m, i in pieces(n, q, k):
-        e, rows = room[: m.stop - m.start], i.stop - i.start
-        first, last, span = piece_bounds(start, stop, spans, m, i)
-        energies(m, i, span, e)
-        statistics.start(
-            _average, (ceil(width, wide), ceil(rows, tall), e.shape[0]),
-            e, *e.stride()[:2], v[m], *v.stride(), first, *strides(first), last, *strides(last), span,
-            0 if span is None else span.stride(0), seed, out[m, i], *out.stride()[:2], state[m, i], state.stride(0),
-            rows, k, width, m.start, i.start, dropout,
-            start is not None, dropout > 0, BLOCK, tall, wide, num_warps=4, num_stages=stages,
-        )  # fmt: skip
-    return out, state
-
-
-def _backward_in_pieces(
-    energies: Energies,
-    contract: Energies,
-    grad: Float[Tensor, "n q d_v"],
-    grad_state: Float[Tensor, "n q"] | None,
-    v: Float[Tensor, "n k d_v"],
-    out: Float[Tensor, "n q d_v"],
-    state: Float[Tensor, "n q"],
-    options: KernelArguments,
-) -> Float[Tensor, "n k d_v"]:
-    """The gradient of v; `contract` is given scale · ds of each piece, to make of it those of queries and keys."""
-    start, stop, seed, scale, dropout = options
-    n, q, k = *state.shape, v.shape[1]
-    spans, grad, v = spans_of(start, stop), grad.float(), v.float()
-    dv = torch.zeros_like(v, memory_format=torch.contiguous_format)
-    delta = (grad * out.float()).sum(-1)
-    if grad_state is not None:
-        delta = delta - grad_state
-    state = state.contiguous() * LOG2E
-    room, slopes = workspace(n, q, k, v), workspace(n, q, k, v)
-    for m, i in pieces(n, q, k):
-        e, ds, rows = room[: m.stop - m.start], slopes[: m.stop - m.start], i.stop - i.start
-        first, last, span = piece_bounds(start, stop, spans, m, i)
-        energies(m, i, span, e)
-        torch.bmm(grad[m, i], v[m].mT, out=ds[:, :rows, :k])
-        statistics.start(
-            _slopes, (ceil(k, BLOCK), ceil(rows, BLOCK), e.shape[0]), e, ds, *e.stride()[:2],
-            delta[m, i], state[m, i], delta.stride(0), first, *strides(first), last, *strides(last),
-            seed, rows, k, m.start, i.start, scale, dropout, start is not None, dropout > 0, BLOCK, num_warps=4,
-        )  # fmt: skip
-        dv[m].baddbmm_(e[:, :rows, :k].mT, grad[m, i])
-        contract(m, i, span, ds)
-    return dv
 
 
 GROUP = 16
@@ -431,17 +365,32 @@ def forward(
     b: Float[Tensor, "n k d"],
     w: Float[Tensor, " d"],
     v: Float[Tensor, "n k d_v"],
-    *,
-    options: KernelArguments,
+    start: Int[Tensor, "_ _"] | None,
+    stop: Int[Tensor, "_ _"] | None,
+    seed: Int[Tensor, ""] | None,
+    scale: float,
+    dropout: float,
 ) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
-    """Output and log-sum-exp; +∞ marks a row that sees no key."""
-    options = options.expand(*a.shape[:2])
-    left, right, weight, keys = _side(a, True), _side(b, True), _padded(w), slice(0, b.shape[1])
-
-    def piece(m: slice, i: slice, spans: Spans | None, e: Tensor) -> None:
-        _write_energies(left.part(m, i), right.part(m, keys), weight, spans, options.scale, e)
-
-    return _forward_in_pieces(piece, a.shape[1], v, options)
+    """Output and row state: the log-sum-exp, +∞ for a row that sees no key."""
+    q, (n, k, width) = a.shape[1], v.shape
+    start, stop = (None if x is None else x.expand(n, q) for x in (start, stop))
+    left, right, weight = _side(a, True), _side(b, True), _padded(w)
+    out, state = v.new_empty((n, q, width)), v.new_empty((n, q), dtype=torch.float32)
+    spans, room = spans_of(start, stop), workspace(n, q, k, v)
+    wide = min(128, max(16, 1 << (width - 1).bit_length()))
+    tall, stages = (BLOCK // 2, 2) if v.dtype == torch.float32 else (BLOCK, 3)
+    for m, i in pieces(n, q, k):
+        e, rows = room[: m.stop - m.start], i.stop - i.start
+        first, last, span = piece_bounds(start, stop, spans, m, i)
+        _write_energies(left.part(m, i), right.part(m, slice(0, k)), weight, span, scale, e)
+        statistics.start(
+            _average, (ceil(width, wide), ceil(rows, tall), e.shape[0]),
+            e, *e.stride()[:2], v[m], *v.stride(), first, *strides(first), last, *strides(last), span,
+            0 if span is None else span.stride(0), seed, out[m, i], *out.stride()[:2], state[m, i], state.stride(0),
+            rows, k, width, m.start, i.start, dropout,
+            start is not None, dropout > 0, BLOCK, tall, wide, num_warps=4, num_stages=stages,
+        )  # fmt: skip
+    return out, state
 
 
 @triton.jit
@@ -526,24 +475,39 @@ def backward(
     v: Float[Tensor, "n k d_v"],
     out: Float[Tensor, "n q d_v"],
     lse: Float[Tensor, "n q"],
-    *,
-    options: KernelArguments,
+    start: Int[Tensor, "_ _"] | None,
+    stop: Int[Tensor, "_ _"] | None,
+    seed: Int[Tensor, ""] | None,
+    scale: float,
+    dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of a, b, w and v, each in its tensor's dtype. No gradient of the log-sum-exp is one of zeros."""
-    options = options.expand(*a.shape[:2])
+    n, q, k = *lse.shape, v.shape[1]
+    start, stop = (None if x is None else x.expand(n, q) for x in (start, stop))
     da, db, dw = (torch.zeros_like(x, dtype=torch.float32, memory_format=torch.contiguous_format) for x in (a, b, w))
     across, along = (_side(a, True), _side(b, True)), (_side(a, False), _side(b, False))
-    weight, keys = _padded(w), slice(0, b.shape[1])
-
-    def piece(m: slice, i: slice, spans: Spans | None, e: Tensor) -> None:
-        _write_energies(across[0].part(m, i), across[1].part(m, keys), weight, spans, options.scale, e)
-
-    def contract(m: slice, i: slice, spans: Spans | None, ds: Tensor) -> None:
+    weight, keys = _padded(w), slice(0, k)
+    spans, grad, values = spans_of(start, stop), grad.float(), v.float()
+    dv = torch.zeros_like(values, memory_format=torch.contiguous_format)
+    delta = (grad * out.float()).sum(-1)
+    if grad_lse is not None:
+        delta = delta - grad_lse
+    lse = lse.contiguous() * LOG2E
+    room, slopes = workspace(n, q, k, values), workspace(n, q, k, values)
+    for m, i in pieces(n, q, k):
+        e, ds, rows = room[: m.stop - m.start], slopes[: m.stop - m.start], i.stop - i.start
+        first, last, span = piece_bounds(start, stop, spans, m, i)
+        _write_energies(across[0].part(m, i), across[1].part(m, keys), weight, span, scale, e)
+        torch.bmm(grad[m, i], values[m].mT, out=ds[:, :rows, :k])
+        statistics.start(
+            _slopes, (ceil(k, BLOCK), ceil(rows, BLOCK), e.shape[0]), e, ds, *e.stride()[:2],
+            delta[m, i], lse[m, i], delta.stride(0), first, *strides(first), last, *strides(last),
+            seed, rows, k, m.start, i.start, scale, dropout, start is not None, dropout > 0, BLOCK, num_warps=4,
+        )  # fmt: skip
+        dv[m].baddbmm_(e[:, :rows, :k].mT, grad[m, i])
         left, right = along[0].part(m, i), along[1].part(m, keys)
-        dw.add_(_contracted(left, right, weight, ds, spans, da[m, i], keys=False))
-        _contracted(right, left, weight, ds, spans, db[m], keys=True)
-
-    dv = _backward_in_pieces(piece, contract, grad, grad_lse, v, out, lse, options)
+        dw.add_(_contracted(left, right, weight, ds, span, da[m, i], keys=False))
+        _contracted(right, left, weight, ds, span, db[m], keys=True)
     return tuple(g.to(x.dtype) for g, x in zip((da, db, dw, dv), (a, b, w, v), strict=True))  # type: ignore[return-value]
 
 

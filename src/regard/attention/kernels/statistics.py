@@ -1,7 +1,7 @@
-"""Statistics of weights and contributions on a GPU: the host's side.
+"""Statistics of weights and contributions on a GPU: the host's side of the Triton kernels.
 
-Part of an attention matrix as the Triton kernels take it: where its rows begin, which keys they see, how a weight
-comes of a dot product, its row state, how it is cut into blocks. Nothing is copied that can be read in place.
+A kernel's arguments say where the rows of an attention matrix begin, which keys they see, how a weight comes of a dot
+product, and how the matrix is cut into blocks. Nothing is copied that can be read in place.
 """
 
 from __future__ import annotations
@@ -11,26 +11,28 @@ import os
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.functional import pad
 
 from ..blocks import positions, span
 from ..normalizers import RowState
-from ..statistics import Top
-from . import ceil
+from ..statistics import WIDEST, Top
+from . import TRITON, ceil
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Float, Int
     from torch import Tensor
 
     from ..energy_matrix import EnergyMatrix
     from ..normalizers import Normalizer
-    from ..weights import WeightMatrix, Weights
+    from ..weights import Weights
+
+    Arguments = dict[str, Any]
+    """A kernel's arguments by name. There may be more than a kernel has."""
 
 
 def start(kernel: Any, grid: tuple[int, int, int], *arguments: Any, **options: int) -> None:
@@ -40,8 +42,8 @@ def start(kernel: Any, grid: tuple[int, int, int], *arguments: Any, **options: i
         kernel[grid](*arguments, **options)
 
 
-def start_by_name(kernel: Any, grid: tuple[int, int, int], options: dict[str, Any]) -> None:
-    """`start` with the kernel's arguments by name; there may be more than it has."""
+def start_by_name(kernel: Any, grid: tuple[int, int, int], options: Arguments) -> None:
+    """`start` with the kernel's arguments by name."""
     compiler = {name: options[name] for name in ("num_warps", "num_stages", "maxnreg") if name in options}
     start(kernel, grid, *[options[name] for name in kernel.arg_names], **compiler)
 
@@ -50,18 +52,18 @@ _MODIFIERS: tuple[list[str], ...] = ([], ["softcap"], ["alibi"], ["softcap", "al
 
 
 def refusal(energies: EnergyMatrix, normalize: Normalizer) -> str | None:
-    """Why the kernels do not apply; None where they do. A mask's intervals are looked at in `matrix_region`."""
+    """Why the kernels do not apply; None where they do. A mask's intervals are looked at in `kernel_arguments`."""
     device = energies.a.device.type
     if device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return f"the tensors are on {device}, not on a GPU"
-    if not _triton():
+    if not TRITON:
         return "Triton is not installed"
     if energies.form.kernel != "dot":
         return "the energy is not a dot product"
     if energies.a.dtype == torch.float64:
         return "the kernels have no float64"
-    if energies.a.shape[-1] > 256:
-        return f"queries are {energies.a.shape[-1]} wide; the kernels hold up to 256"
+    if energies.a.shape[-1] > WIDEST:
+        return f"queries are {energies.a.shape[-1]} wide; the kernels hold up to {WIDEST}"
     if not energies.form.scale > 0:
         return "the scale is not positive, so the best key is not the one of the largest dot product"
     if normalize.kernel != "softmax":
@@ -71,82 +73,12 @@ def refusal(energies: EnergyMatrix, normalize: Normalizer) -> str | None:
     return None
 
 
-@cache
-def _triton() -> bool:
-    return find_spec("triton") is not None
+def kernel_arguments(w: Weights, rows: Sequence[int], keys: range | None = None) -> Arguments | None:
+    """What every kernel is given of the chosen matrices, these queries and a run of keys; None where none applies.
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MatrixRegion:
-    """Some matrices, queries and a run of keys, as kernels take them."""
-
-    a: Float[Tensor, "... q d"]
-    b: Float[Tensor, "... k d"]
-    q_at: Int[Tensor, " n"]
-    """Where the queries of matrix n begin in `a`, in steps of `align` numbers: shared and transposed heads are read
-    in place."""
-    k_at: Int[Tensor, " n"]
-    count: int
-    key0: int
-    place: Int[Tensor, " q"]
-    """Which queries of the model these are."""
-    slopes: Float[Tensor, " n"]
-    start: Int[Tensor, "n_or_1 q"] | None
-    stop: Int[Tensor, "n_or_1 q"] | None
-    scale: float
-    c: float
-    """What the kernels multiply energies by: without modifiers they take dot products for energies."""
-    ratio: float
-    """The c of energies, over that of the formula: what a state is multiplied by where c multiplies the energies."""
-    cap: float
-    alibi: bool
-    lag: int
-    """How far ALiBi's positions, which `place` has, are ahead of the queries' own."""
-    align: int
-
-    @property
-    def queries(self) -> int:
-        return self.a.shape[-2]
-
-    @property
-    def keys(self) -> int:
-        return self.b.shape[-2]
-
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of every kernel."""
-        return {
-            "q": self.a,
-            "k": self.b,
-            "q_at": self.q_at,
-            "k_at": self.k_at,
-            "place": self.place,
-            "slopes": self.slopes,
-            "start": self.place if self.start is None else self.start,
-            "stop": self.place if self.stop is None else self.stop,
-            "queries": self.queries,
-            "keys": self.keys,
-            "q_row": self.a.stride(-2),
-            "k_row": self.b.stride(-2),
-            "bound_n": 0 if self.start is None or self.start.shape[0] == 1 else self.queries,
-            "key0": self.key0,
-            "scale": self.scale,
-            "c": self.c,
-            "cap": self.cap,
-            "CAP": self.cap > 0,
-            "ALIBI": self.alibi,
-            "BOUNDED": self.start is not None,
-            "D": self.a.shape[-1],
-            "BD": max(16, 1 << (self.a.shape[-1] - 1).bit_length()),
-            "ALIGN": self.align,
-        }
-
-    def precision(self) -> dict[str, Any]:
-        """Tensor cores take half precision as it is; float32 would be cut to 10 bits unless told not to."""
-        return {"PRECISION": "ieee" if self.a.dtype == torch.float32 else "tf32"}
-
-
-def matrix_region(w: WeightMatrix, rows: Sequence[int], keys: range | None = None) -> MatrixRegion | None:
-    """The chosen matrices with these queries and keys; None where the kernels do not apply."""
+    Beside them: "matrices", how many there are; "ratio", what a row state is multiplied by where c multiplies energies,
+    over what it is in the formula; "lag", how far ALiBi's positions (`place`) are ahead of the queries' own.
+    """
     energies, normalize = w.energies, w.normalize
     keys = range(energies.keys) if keys is None else keys
     if refusal(energies, normalize) is not None or not (w.entries and rows and keys):
@@ -157,7 +89,7 @@ def matrix_region(w: WeightMatrix, rows: Sequence[int], keys: range | None = Non
     for modifier in energies.modifiers:
         modifiers |= modifier.kernel_arguments()
     lag = modifiers.get("offset", 0)
-    start = stop = None
+    start = stop = place = _places(rows, lag, device)
     if energies.mask is not None:
         bounds = _bounds(energies, entries, rows, keys)
         if bounds is None:
@@ -171,28 +103,27 @@ def matrix_region(w: WeightMatrix, rows: Sequence[int], keys: range | None = Non
     slopes = at
     if "slopes" in modifiers:
         slopes = modifiers["slopes"].expand(energies.batch).reshape(-1)[list(entries)].to(device)
-    # What energies are multiplied by before the row state is subtracted; the kernels take exp2.
+    # What energies are multiplied by before the row state is subtracted; the kernels take exp2. Without modifiers they
+    # take dot products for energies.
     unit = 1.0 if energies.modifiers else energies.form.scale
-    c = _float32(math.log2(math.e) / normalize.temperature * unit)
-    return MatrixRegion(
-        a=a,
-        b=b,
-        q_at=at[0],
-        k_at=at[1],
-        count=len(entries),
-        key0=keys.start,
-        place=_places(rows, lag, device),
-        slopes=slopes,
-        start=start,
-        stop=stop,
-        scale=energies.form.scale,
-        c=c,
-        ratio=c / unit * normalize.temperature,
-        cap=modifiers.get("cap", 0.0),
-        alibi="slopes" in modifiers,
-        lag=lag,
-        align=align,
-    )
+    c, cap = _float32(math.log2(math.e) / normalize.temperature * unit), modifiers.get("cap", 0.0)
+    # Where the queries and keys of each matrix begin, in steps of `align` numbers: shared and transposed heads are read
+    # in place.
+    places = {"q": a, "k": b, "q_at": at[0], "k_at": at[1], "q_row": a.stride(-2), "k_row": b.stride(-2)}
+    lengths = {"queries": len(rows), "keys": len(keys), "key0": keys.start, "matrices": len(entries)}
+    mask = {"start": start, "stop": stop, "BOUNDED": energies.mask is not None}
+    mask["bound_n"] = 0 if energies.mask is None or start.shape[0] == 1 else len(rows)
+    formula = {"scale": energies.form.scale, "c": c, "cap": cap, "slopes": slopes, "place": place, "lag": lag}
+    formula |= {"CAP": cap > 0, "ALIBI": "slopes" in modifiers, "ratio": c / unit * normalize.temperature}
+    # Tensor cores take half precision as it is; float32 would be cut to 10 bits unless told not to.
+    precision = "ieee" if a.dtype == torch.float32 else "tf32"
+    widths = {"D": a.shape[-1], "BD": _power_of_two(a.shape[-1]), "ALIGN": align, "PRECISION": precision}
+    return places | lengths | mask | formula | widths
+
+
+def _power_of_two(width: int) -> int:
+    """What a tensor core can multiply: at least 16."""
+    return max(16, 1 << (width - 1).bit_length())
 
 
 def _bounds(
@@ -240,44 +171,25 @@ def _places(rows: Sequence[int], lag: int, device: torch.device) -> Int[Tensor, 
     return positions(span(rows, device), device).int() + lag
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ValueProducts:
-    """Values and directions of some matrices."""
+def _products(r: Arguments, v: Tensor, g: Tensor, finite: bool) -> Arguments | None:
+    """The arguments of values and directions, [n, k, D_v] and [n, q, D_v].
 
-    v: Float[Tensor, "n k d"]
-    g: Float[Tensor, "n q d"]
-    finite: bool
-    """Whether every value is finite."""
-
-    @staticmethod
-    def of(r: MatrixRegion, v: Tensor, g: Tensor, finite: bool) -> ValueProducts | None:
-        """None where the kernels do not apply: they multiply numbers of one precision, that of queries and keys."""
-        if not v.dtype == g.dtype == r.a.dtype == r.b.dtype or v.shape[-1] > 256 or v.shape[-1] < 1:
-            return None
-        v, g = (x if x.stride(-1) == 1 else x.contiguous() for x in (v, g))
-        return ValueProducts(v, g, finite)
-
-    def arguments(self) -> dict[str, Any]:
-        width = self.v.shape[-1]
-        align = 1 if (self.v.stride(0) % 16 or self.g.stride(0) % 16) else 16
-        return {
-            "g": self.g,
-            "v": self.v,
-            "g_at": _starts(self.g.shape[0], self.g.stride(0) // align, self.g.device),
-            "v_at": _starts(self.v.shape[0], self.v.stride(0) // align, self.v.device),
-            "g_row": self.g.stride(1),
-            "v_row": self.v.stride(1),
-            "DIRECTED": True,
-            "FINITE": self.finite,
-            "DV": width,
-            "BDV": max(16, 1 << (width - 1).bit_length()),
-            "PRODUCT_ALIGN": align,
-        }
+    None where the kernels do not apply: they multiply numbers of one precision, that of queries and keys.
+    """
+    width = v.shape[-1]
+    if not v.dtype == g.dtype == r["q"].dtype == r["k"].dtype or not 1 <= width <= WIDEST:
+        return None
+    v, g = (x if x.stride(-1) == 1 else x.contiguous() for x in (v, g))
+    align = 1 if (v.stride(0) % 16 or g.stride(0) % 16) else 16
+    own = {"g": g, "v": v, "g_row": g.stride(1), "v_row": v.stride(1)}
+    own |= {f"{name}_at": _starts(x.shape[0], x.stride(0) // align, x.device) for name, x in (("g", g), ("v", v))}
+    own |= {"DIRECTED": True, "FINITE": finite, "DV": width, "BDV": _power_of_two(width), "PRODUCT_ALIGN": align}
+    return own
 
 
-def no_products(r: MatrixRegion) -> dict[str, Any]:
+def _no_products(r: Arguments) -> Arguments:
     """The same arguments where weights are asked for: no kernel reads them."""
-    own = {"g": r.a, "v": r.b, "g_at": r.q_at, "v_at": r.k_at, "g_row": r.a.stride(-2), "v_row": r.b.stride(-2)}
+    own = {"g": r["q"], "v": r["k"], "g_at": r["q_at"], "v_at": r["k_at"], "g_row": r["q_row"], "v_row": r["k_row"]}
     return own | {"DIRECTED": False, "FINITE": True, "DV": 16, "BDV": 16, "PRODUCT_ALIGN": 1}
 
 
@@ -286,51 +198,39 @@ def _starts(count: int, step: int, device: torch.device) -> Int[Tensor, " n"]:
     return torch.arange(count, device=device) * step
 
 
-@dataclass(frozen=True, slots=True)
-class KeyBlocks:
-    """Keys cut into blocks of `width`; the last may be smaller. A kernel is compiled for each width, not length."""
-
-    keys: int
-    width: int
-
-    @property
-    def blocks(self) -> int:
-        return ceil(self.keys, self.width)
+# Which blocks of queries see which blocks of keys. A kernel is compiled for each width of a block of keys, not length
 
 
 @lru_cache(maxsize=64)
-def edges_of(plan: KeyBlocks, device: torch.device) -> Int[Tensor, "blocks 2"]:
-    """Where each block begins and ends."""
-    first = torch.arange(plan.blocks) * plan.width
-    last = (first + plan.width).clamp_max(plan.keys)
-    return torch.stack([first, last], dim=1).int().to(device)
+def _edges(keys: int, width: int, device: torch.device) -> Int[Tensor, "blocks 2"]:
+    """Where each block of keys begins and ends; the last may be smaller."""
+    first = torch.arange(ceil(keys, width)) * width
+    return torch.stack([first, (first + width).clamp_max(keys)], dim=1).int().to(device)
 
 
 @lru_cache(maxsize=64)
-def _all(plan: KeyBlocks, rows: int, device: torch.device) -> Int[Tensor, "1 blocks 4"]:
+def _all(keys: int, width: int, rows: int, device: torch.device) -> Int[Tensor, "1 blocks 4"]:
     """Without a mask every query sees every key; only a block that is not full needs looking at."""
-    first, last = edges_of(plan, torch.device("cpu")).T
-    full = last - first == plan.width
+    first, last = _edges(keys, width, torch.device("cpu")).T
+    full = last - first == width
     some = rows * (last > first)
     ranges = torch.stack([torch.zeros_like(first), some * ~full, some, some], dim=1)
     return ranges[None].int().to(device)
 
 
-def ranges_of(r: MatrixRegion, plan: KeyBlocks, tall: int) -> tuple[Tensor, Tensor]:
-    """Blocks' edges, and for each [n or 1, blocks, 4] query blocks: from, all seen from, to, and to."""
-    edges, rows = edges_of(plan, r.a.device), ceil(r.queries, tall)
-    if r.start is None or r.stop is None:
-        return edges, _all(plan, rows, r.a.device)
-    at_once = max(1, (1 << 24) // (rows * plan.blocks))
-    parts = [
-        _seen(start, stop, edges, plan, rows, tall, r.keys)
-        for start, stop in zip(r.start.split(at_once), r.stop.split(at_once), strict=True)
-    ]
-    return edges, torch.cat(parts)
+def _ranges(r: Arguments, width: int, tall: int) -> Int[Tensor, "n_or_1 blocks 4"]:
+    """For each block of keys the blocks of queries that see some of it: from, all seen from, to, and to."""
+    keys, rows, device = r["keys"], ceil(r["queries"], tall), r["q"].device
+    if not r["BOUNDED"]:
+        return _all(keys, width, rows, device)
+    edges = _edges(keys, width, device)
+    at_once = max(1, (1 << 24) // (rows * len(edges)))
+    parts = zip(r["start"].split(at_once), r["stop"].split(at_once), strict=True)
+    return torch.cat([_seen(start, stop, edges, width, rows, tall, keys) for start, stop in parts])
 
 
 def _seen(
-    start: Tensor, stop: Tensor, edges: Tensor, plan: KeyBlocks, rows: int, tall: int, keys: int
+    start: Tensor, stop: Tensor, edges: Tensor, width: int, rows: int, tall: int, keys: int
 ) -> Int[Tensor, "n blocks 4"]:
     first, last = edges.T[:, :, None]  # [blocks, 1]
     live = stop > start
@@ -343,7 +243,7 @@ def _seen(
     until = blocked(stop.where(live, 0), 0).amax(-1)[:, None]
     some = (since < last) & (until > first) & (last > first)  # [n, blocks, rows]
     latest, soonest = blocked(start, 0).amax(-1)[:, None], blocked(stop, keys).amin(-1)[:, None]
-    whole = (latest <= first) & (soonest >= last) & (last - first == plan.width)
+    whole = (latest <= first) & (soonest >= last) & (last - first == width)
     row = torch.arange(rows, device=start.device)
     begin = torch.where(some, row, rows).amin(-1)
     end = torch.where(some, row + 1, 0).amax(-1)
@@ -367,17 +267,17 @@ class Sizes:
     programs: int = 3
     """How many fit a processor."""
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Arguments:
         limit = {} if self.registers is None else {"maxnreg": self.registers}
         return {"BM": self.queries, "BN": self.keys, "num_warps": self.warps, "num_stages": self.stages, **limit}
 
 
-def sizes(r: MatrixRegion, kernel: str) -> Sizes:
+def sizes(r: Arguments, kernel: str) -> Sizes:
     """Measured on an H200 (benchmarks/statistics_gpu.py); small where a block is only emulated."""
-    if r.a.device.type == "cpu":
+    if r["q"].device.type == "cpu":
         return Sizes(32, 32, 4, 1)
-    wide = r.a.shape[-1] > 128
-    if r.a.dtype == torch.float32:
+    wide = r["q"].shape[-1] > 128
+    if r["q"].dtype == torch.float32:
         # Without tensor cores the products are unrolled: large blocks take minutes to compile, and spill.
         return Sizes(32, 32 if wide else 64, 4, 2)
     if kernel == "walk":
@@ -387,11 +287,11 @@ def sizes(r: MatrixRegion, kernel: str) -> Sizes:
     return Sizes(64, 64, 4, 2)
 
 
-def programs(r: MatrixRegion, cut: Sizes) -> int:
+def programs(r: Arguments, cut: Sizes) -> int:
     """How many programs a GPU works on at once."""
-    if r.a.device.type == "cpu":
-        return 2 * r.count
-    return cut.programs * _processors(r.a.device)
+    if r["q"].device.type == "cpu":
+        return 2 * int(r["matrices"])
+    return cut.programs * _processors(r["q"].device)
 
 
 @cache
@@ -399,27 +299,27 @@ def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def kernel_row_state(w: WeightMatrix, r: MatrixRegion) -> Float[Tensor, "n q"] | None:
+def _states(w: Weights, r: Arguments) -> Float[Tensor, "n q"] | None:
     """One number per row, multiplied as the kernels multiply energies; None for rows of large energies, with two.
 
     c is rounded; scaling the state by the same rounded number makes the two cancel where a weight is large.
     """
     state = w.row_state()
-    return None if state.anchor is not None else (state.rest.double() * r.ratio).float().contiguous()
+    return None if state.anchor is not None else (state.rest.double() * r["ratio"]).float().contiguous()
 
 
-def row_state(w: WeightMatrix) -> RowState | None:
+def row_state(w: Weights) -> RowState | None:
     """The state of the chosen rows by one pass over the keys; None where the kernels do not apply, or one number per
     row is not enough: PyTorch's energies need a state of their own then."""
-    r = matrix_region(w, w.queries)
+    r = kernel_arguments(w, w.queries)
     if r is None:
         return None
     from . import statistics_triton
 
-    state, cut = torch.empty(r.count, r.queries, device=r.a.device), sizes(r, "state")
-    options = r.arguments() | r.precision() | cut.options() | {"state": state}
-    start_by_name(statistics_triton.row_state, (ceil(r.queries, cut.queries), r.count, 1), options)
-    state = (state.double() / r.ratio).float()
+    state, cut = torch.empty(r["matrices"], r["queries"], device=w.device), sizes(r, "state")
+    options = r | cut.options() | {"state": state}
+    start_by_name(statistics_triton.row_state, (ceil(r["queries"], cut.queries), r["matrices"], 1), options)
+    state = (state.double() / r["ratio"]).float()
     if w.sinks is not None:  # the rest of an empty row is +∞, and stays so: the sink gives no weight to any key
         state = torch.logaddexp(state, w.sinks[:, None] / w.normalize.temperature)
     return RowState(state) if w.normalize.holds(state) else None
@@ -427,44 +327,38 @@ def row_state(w: WeightMatrix) -> RowState | None:
 
 GROUP = 16
 """Rows or keys that the walk pools at once for a map, where its cells are as large."""
-MOST = 32
-"""The most weights or contributions of a row that the kernel keeps in registers."""
 ROOM = 48 << 20
 """Bytes the sums of single programs may take before they are added up."""
 SUMS_ROOM = 144 << 20
-"""Bytes that the row sums of single programs may take: with more programs for the keys, fewer share the queries, and
-each loads its keys and values less often."""
+"""The same for contributions: with more programs for the keys, fewer share the queries, and each loads its keys and
+values less often."""
 
 
-def stats(
-    w: Weights,
-    *,
-    entropy: bool,
-    top: int | None,
-    received: bool,
-    offsets: Sequence[int] | None,
-    columns: Bool[Tensor, "n_or_1 k"] | None,
-    size: tuple[int, int] | None,
-    pool: Literal["max", "mean"],
-    fidelity: tuple[Float[Tensor, "n k d"], Float[Tensor, "n q d"]] | None,
+def answers(
+    w: Weights, asked: dict[str, Any], products: tuple[Tensor, Tensor, bool] | None = None
 ) -> dict[str, Tensor | Top] | None:
-    """The results of `Weights.stats` by name, with one leading dimension; None where the kernels do not apply."""
-    if (top is not None and top > MOST) or (size is not None and pool == "mean"):
+    """What is asked of the weights by name, with one leading dimension; None where the kernels do not apply.
+
+    With `products` (values, directions, whether every value is finite) it is asked of contributions.
+    """
+    r = kernel_arguments(w, w.queries)
+    values = None if r is None else _no_products(r) if products is None else _products(r, *products)
+    if r is None or values is None:
         return None
-    r = matrix_region(w, w.queries)
-    if r is None or (fidelity is not None and fidelity[0].shape[-1] > 256):
-        return None
-    state = kernel_row_state(w, r)
+    state = _states(w, r)
     if state is None:
         return None
-    chosen = None if columns is None else columns.float()
-    results = _walk(r, state, entropy, chosen, received, size)
-    if top is not None:
-        results["top"] = largest(r, state, top)
-    if offsets is not None:
-        results["offsets"] = _offsets(r, state, list(offsets))
-    if fidelity is not None:
-        results["fidelity"] = _fidelity(r, state, *fidelity)
+    r = r | values
+    results: dict[str, Tensor | Top] = {}
+    whole = {name: x for name, x in asked.items() if name not in ("top", "offsets", "fidelity")}
+    if whole:
+        results |= _walk(r, state, whole)
+    if "top" in asked:
+        results["top"] = _largest(r, state, asked["top"])
+    if "offsets" in asked:
+        results["offsets"] = _offsets(r, state, asked["offsets"])
+    if "fidelity" in asked:
+        results["fidelity"] = _fidelity(r, state, *asked["fidelity"])
     return results
 
 
@@ -472,70 +366,72 @@ def pooled(w: Weights, cols: Sequence[int], size: tuple[int, int], pool: str) ->
     """The weights of these columns pooled to `size` cells [n, *size]; None where the kernels do not apply."""
     if not isinstance(cols, range) or cols.step != 1 or pool == "mean":
         return None
-    r = matrix_region(w, w.queries, cols)
-    state = None if r is None else kernel_row_state(w, r)
-    if r is None or state is None:
-        return None
-    return _walk(r, state, False, None, False, size)["map"]  # type: ignore[return-value]
+    r = kernel_arguments(w, w.queries, cols)
+    state = None if r is None else _states(w, r)
+    return None if r is None or state is None else _walk(r | _no_products(r), state, {"map": (*size, pool)})["map"]
 
 
-def _walk(
-    r: MatrixRegion,
-    state: Float[Tensor, "n q"],
-    entropy: bool,
-    chosen: Float[Tensor, "n_or_1 k"] | None,
-    received: bool,
-    cells: tuple[int, int] | None,
-) -> dict[str, Tensor | Top]:
+def _walk(r: Arguments, state: Float[Tensor, "n q"], asked: dict[str, Any]) -> dict[str, Tensor]:
     """One walk for all that look at the whole matrix."""
-    answers: dict[str, Tensor | Top] = {}
-    if not (entropy or chosen is not None or received or cells):
-        return answers
-    cut, device = sizes(r, "walk"), r.a.device
-    plan = KeyBlocks(r.keys, cut.keys)
-    sums = entropy + (chosen is not None)
-    most = ROOM // (4 * sums * r.count * r.queries) if sums else plan.blocks
-    strips, parts = shares(plan.blocks, ceil(r.queries, cut.queries), r.count, most, programs(r, cut))
-    zeros = torch.zeros(sums, r.count, strips, r.queries, device=device)
-    taken = torch.empty(r.count, parts, r.keys, device=device) if received else zeros
-    # Zeros are where a maximum begins, since weights are not negative.
-    shown = torch.zeros(r.count, *cells, device=device) if cells else zeros
-    own: dict[str, Any] = cell_arguments(r, cells, cut, plan) if cells else {}
-    launch_walk(
-        r,
-        state,
-        cut,
-        plan,
-        (strips, r.count, parts),
-        entropy=zeros[0] if entropy else zeros,
-        on=zeros[-1] if chosen is not None else zeros,
-        chosen=zeros if chosen is None else chosen.contiguous(),
-        chosen_n=0 if chosen is None or chosen.shape[0] == 1 else r.keys,
-        received=taken,
-        cells=shown.view(torch.int32),
-        ENTROPY=entropy,
-        ON=chosen is not None,
-        RECEIVED=received,
-        **own,
-    )
-    if entropy:
-        answers["entropy"] = zeros[0].sum(1) * -math.log(2)
-    if chosen is not None:
-        answers["on"] = zeros[-1].sum(1)
-    if received:
-        answers["received"] = taken.sum(1)
-    if cells:
-        answers["map"] = shown
-    return answers
-
-
-def _offsets(r: MatrixRegion, state: Float[Tensor, "n q"], offsets: list[int]) -> Float[Tensor, "n q offsets"]:
     from . import statistics_triton
 
-    values = torch.empty(r.count, r.queries, len(offsets), device=r.a.device)
-    options = r.arguments() | {"state": state, "values": values, "count": len(offsets), "BM": 32, "num_warps": 4}
-    options["shifts"] = _shifts(tuple(n - r.lag for n in offsets), r.a.device)
-    start_by_name(statistics_triton.single_weights, (ceil(r.queries, 32), r.count, 1), options)
+    device, directed, n, q, keys = r["q"].device, r["DIRECTED"], r["matrices"], r["queries"], r["keys"]
+    cut = sizes(r, "contributions" if directed else "walk")
+    blocks, ranges = ceil(keys, cut.keys), _ranges(r, cut.keys, cut.queries)
+    # What is summed for every row.
+    planes: list[str] = [name for name in ("entropy", "on") if name in asked]
+    if directed and not asked.keys().isdisjoint({"total", "size", "spread", "on"}):
+        sizes_too = ["size"] if {"size", "spread"} & asked.keys() else []
+        planes = ["total", *sizes_too, *(["spread"] if "spread" in asked else []), *planes]
+    most = (SUMS_ROOM if directed else ROOM) // (4 * len(planes) * n * q) if planes else blocks
+    strips, parts = shares(blocks, ceil(q, cut.queries), n, most, programs(r, cut))
+    sums = torch.zeros(len(planes), n, strips, q, device=device)
+    options = r | cut.options() | dict.fromkeys(_QUESTIONS, False) | dict.fromkeys(_OUTPUTS, state)
+    options |= {"chosen_n": 0, "map_rows": 1, "map_cols": 1, "ROW_GROUP": 1, "COL_GROUP": 1}
+    options |= {"state": state, "edges": _edges(keys, cut.keys, device), "ranges": ranges, "blocks": blocks}
+    options |= {"range_n": 0 if ranges.shape[0] == 1 else 4 * blocks, "turns": ceil(blocks, strips)}
+    options |= {"SLABS": max(1, cut.queries // (16 * cut.warps)), "PRODUCT_PRECISION": r["PRECISION"]}
+    options |= {"ENTROPY": "entropy" in planes or "spread" in planes, "ON": "on" in planes}
+    if directed:
+        options |= {"sums": sums, "SUMS": bool(planes), "SIZES": "size" in planes}
+    elif planes:
+        options |= {"entropy": sums[0], "on": sums[-1]}
+    if "on" in asked:
+        chosen = asked["on"].float().contiguous()
+        options |= {"chosen": chosen, "chosen_n": 0 if chosen.shape[0] == 1 else keys}
+    by_key = [name for name in ("received", "received_size") if name in asked]
+    for name in by_key:
+        options |= {name: torch.empty(n, parts, keys, device=device), name.upper(): True}
+    if "map" in asked:
+        # Zeros are where a maximum begins: weights are not negative, and codes of contributions unsigned.
+        cells = torch.zeros(n, *asked["map"][:2], dtype=torch.int32, device=device)
+        options |= _cells(r, asked["map"], cut) | {"cells": cells.view(torch.uint32) if directed else cells}
+    start_by_name(statistics_triton.walk, (strips, n, parts), options)
+    results: dict[str, Tensor] = dict(zip(planes, sums.sum(2).unbind(0), strict=True))
+    if "entropy" in results:
+        results["entropy"] *= -math.log(2)
+    if "spread" in results:
+        results["spread"] = _entropy(results["size"], results["spread"])
+    results |= {name: options[name].sum(1) for name in by_key}
+    if "map" in asked:
+        results["map"] = number_of_code(cells) if directed else cells.view(torch.float32)
+    return {name: results[name] for name in asked}
+
+
+_QUESTIONS = ("ENTROPY", "ON", "SUMS", "SIZES", "RECEIVED", "RECEIVED_SIZE", "MAP", "SPLIT")
+_OUTPUTS = (
+    *("entropy", "on", "sums", "received", "received_size"),
+    *("cells", "row_cells", "col_cells", "chosen"),
+)
+
+
+def _offsets(r: Arguments, state: Float[Tensor, "n q"], offsets: list[int]) -> Float[Tensor, "n q offsets"]:
+    from . import statistics_triton
+
+    values = torch.empty(r["matrices"], r["queries"], len(offsets), device=r["q"].device)
+    options = r | {"state": state, "values": values, "count": len(offsets), "BM": 32, "num_warps": 4}
+    options["shifts"] = _shifts(tuple(n - r["lag"] for n in offsets), r["q"].device)
+    start_by_name(statistics_triton.single_weights, (ceil(r["queries"], 32), r["matrices"], 1), options)
     return values
 
 
@@ -545,113 +441,22 @@ def _shifts(offsets: tuple[int, ...], device: torch.device) -> Int[Tensor, " n"]
 
 
 def _fidelity(
-    r: MatrixRegion, state: Float[Tensor, "n q"], v: Float[Tensor, "n k d"], out: Float[Tensor, "n q d"]
+    r: Arguments, state: Float[Tensor, "n q"], v: Float[Tensor, "n k d"], out: Float[Tensor, "n q d"]
 ) -> Tensor:
     from . import statistics_triton
 
     cut = sizes(r, "fidelity")
-    v, out = (x if x.stride(-1) == 1 else x.contiguous() for x in (v.to(r.a.dtype), out))
-    blocks = ceil(r.queries, cut.queries)
-    error, norm = torch.empty(2, r.count, blocks, device=r.a.device)
-    matrices = torch.arange(r.count, device=r.a.device)
-    options = r.arguments() | r.precision() | cut.options() | {"state": state, "error": error, "norm": norm}
+    v, out = (x if x.stride(-1) == 1 else x.contiguous() for x in (v.to(r["q"].dtype), out))
+    blocks = ceil(r["queries"], cut.queries)
+    error, norm = torch.empty(2, r["matrices"], blocks, device=r["q"].device)
+    matrices = torch.arange(r["matrices"], device=r["q"].device)
+    options = r | cut.options() | {"state": state, "error": error, "norm": norm}
     options |= {"v": v, "v_at": matrices * v.stride(0), "v_row": v.stride(1), "DV": v.shape[-1]}
     options |= {"z": out, "z_at": matrices * out.stride(0), "z_row": out.stride(1)}
-    options |= {"BDV": max(16, 1 << (v.shape[-1] - 1).bit_length())}
-    start_by_name(statistics_triton.fidelity, (blocks, r.count, 1), options)
+    options |= {"BDV": _power_of_two(v.shape[-1])}
+    start_by_name(statistics_triton.fidelity, (blocks, r["matrices"], 1), options)
     error, norm = error.sum(1), norm.sum(1)
     return torch.where(error == 0, 0, error.sqrt() / norm.sqrt())
-
-
-def contribution_stats(
-    w: Weights,
-    v: Float[Tensor, "n k d"],
-    g: Float[Tensor, "n q d"],
-    *,
-    finite: bool,
-    total: bool,
-    size: bool,
-    spread: bool,
-    top: int | None,
-    received: bool,
-    received_size: bool,
-    columns: Bool[Tensor, "n_or_1 k"] | None,
-    cells: tuple[int, int] | None,
-    pool: Literal["max", "mean"],
-) -> dict[str, Tensor | Top] | None:
-    """The results of `Contributions.stats` by name, with one leading dimension; None where no kernel applies.
-
-    `finite` tells whether every value is.
-    """
-    refused = (top is not None and top > MOST) or (cells is not None and pool == "mean")
-    r = None if refused else matrix_region(w, w.queries)
-    products = None if r is None else ValueProducts.of(r, v, g, finite)
-    if r is None or products is None:
-        return None
-    state = kernel_row_state(w, r)
-    if state is None:
-        return None
-    results: dict[str, Tensor | Top] = {}
-    if total or size or spread or received or received_size or columns is not None or cells:
-        results |= _contributions_walk(r, state, products, total, size, spread, received, received_size, columns, cells)
-    if top is not None:
-        results["top"] = largest(r, state, top, products)
-    return results
-
-
-def _contributions_walk(
-    r: MatrixRegion,
-    state: Float[Tensor, "n q"],
-    products: ValueProducts,
-    total: bool,
-    size: bool,
-    spread: bool,
-    received: bool,
-    received_size: bool,
-    columns: Bool[Tensor, "n_or_1 k"] | None,
-    cells: tuple[int, int] | None,
-) -> dict[str, Tensor]:
-    """One walk for all that look at the whole matrix."""
-    cut, device = sizes(r, "contributions"), r.a.device
-    plan = KeyBlocks(r.keys, cut.keys)
-    planes = {"total": True, "size": size or spread, "logs": spread, "on": columns is not None}
-    kinds = [name for name, flag in planes.items() if flag]
-    sums = total or len(kinds) > 1
-    most = SUMS_ROOM // (4 * len(kinds) * r.count * r.queries) if sums else plan.blocks
-    strips, parts = shares(plan.blocks, ceil(r.queries, cut.queries), r.count, most, programs(r, cut))
-    own: dict[str, Any] = {"SUMS": sums, "SIZES": size or spread, "ENTROPY": spread, "ON": columns is not None}
-    own |= {"RECEIVED": received, "RECEIVED_SIZE": received_size}
-    if sums:
-        own["sums"] = torch.zeros(len(kinds), r.count, strips, r.queries, device=device)
-    if columns is not None:
-        own |= {"chosen": columns.float().contiguous(), "chosen_n": 0 if columns.shape[0] == 1 else r.keys}
-    by_key = [name for name, flag in (("received", received), ("received_size", received_size)) if flag]
-    for name in by_key:
-        own[name] = torch.empty(r.count, parts, r.keys, device=device)
-    if cells is not None:
-        own |= cell_arguments(r, cells, cut, plan)
-        own["cells"] = torch.zeros(r.count, *cells, dtype=torch.int32, device=device).view(torch.uint32)
-    launch_walk(
-        r,
-        state,
-        cut,
-        plan,
-        (strips, r.count, parts),
-        products,
-        **own,
-    )
-    results: dict[str, Tensor] = {}
-    if sums:
-        row = dict(zip(kinds, own["sums"].sum(2).unbind(0), strict=True))
-        if spread:
-            row["spread"] = _entropy(row["size"], row["logs"])
-        by_row = {"total": total, "size": size, "spread": spread, "on": columns is not None}
-        results |= {name: row[name] for name, flag in by_row.items() if flag}
-    for name in by_key:
-        results[name] = own[name].sum(1)
-    if cells is not None:
-        results["map"] = number_of_code(own["cells"])
-    return results
 
 
 def _entropy(size: Float[Tensor, "n q"], logs: Float[Tensor, "n q"]) -> Float[Tensor, "n q"]:
@@ -661,7 +466,7 @@ def _entropy(size: Float[Tensor, "n q"], logs: Float[Tensor, "n q"]) -> Float[Te
 
 
 def number_of_code(code: Int[Tensor, "*any"]) -> Float[Tensor, "*any"]:
-    """The −x of `map_code(x)` in whole_matrix_statistics_triton; 0 for what no number was joined with."""
+    """The −x of `statistics_triton.map_code`; 0 for what no number was joined with."""
     bits = code.view(torch.int32)
     return 0.0 - (((bits >> 1) & 0x7FFFFFFF) | (bits << 31)).view(torch.float32)
 
@@ -677,79 +482,36 @@ def shares(blocks: int, row_blocks: int, count: int, most: int, programs: int) -
     return strips, max(1, min(row_blocks // 4, 32, wanted // strips))
 
 
-@dataclass(frozen=True, slots=True)
-class CellPlan:
-    """Positions pooled to cells: cell r of R covers ⌊rT/R⌋ ≤ t < ⌊(r+1)T/R⌋ of T."""
-
-    cells: Int[Tensor, " t"]
-    """The cell of each position. A table, because 64-bit division is slow on a GPU."""
-    group: int
-    """How many positions are pooled at once: a power of two, of which no cell has fewer."""
-    splits: bool
-    """Whether some group meets two cells."""
-
-    @staticmethod
-    @lru_cache(maxsize=32)
-    def of(length: int, cells: int, device: torch.device) -> CellPlan:
-        group = min(GROUP, 1 << ((length // cells).bit_length() - 1))
-        table = (((torch.arange(length) + 1) * cells - 1) // length).int().to(device)
-        return CellPlan(table, group, length % cells != 0 or (length // cells) % group != 0)
+def _cells(r: Arguments, size: tuple[int, int, str], cut: Sizes) -> Arguments:
+    """The arguments of a walk that pools the matrix to rows × cols cells."""
+    device = r["q"].device
+    rows, height, splits = _cell_of(r["queries"], size[0], device)
+    cols, width, splits_too = _cell_of(r["keys"], size[1], device)
+    own = {"map_rows": size[0], "map_cols": size[1], "row_cells": rows, "col_cells": cols}
+    own |= {"ROW_GROUP": min(height, cut.queries), "COL_GROUP": min(width, cut.keys // 4)}
+    return own | {"MAP": True, "SPLIT": splits or splits_too}
 
 
-def launch_walk(
-    r: MatrixRegion,
-    state: Float[Tensor, "n q"],
-    cut: Sizes,
-    plan: KeyBlocks,
-    grid: tuple[int, int, int],
-    products: ValueProducts | None = None,
-    **own: Any,
-) -> None:
-    """One walk over the matrix: `grid` has strips of keys, matrices, and parts of the queries."""
+@lru_cache(maxsize=32)
+def _cell_of(length: int, cells: int, device: torch.device) -> tuple[Int[Tensor, " t"], int, bool]:
+    """The cell of each position, as a table, because 64-bit division is slow on a GPU: cell r of R covers
+    ⌊rT/R⌋ ≤ t < ⌊(r+1)T/R⌋ of T positions.
+
+    And how many positions are pooled at once, a power of two, of which no cell has fewer, and whether some of these
+    groups meet two cells.
+    """
+    group = min(GROUP, 1 << ((length // cells).bit_length() - 1))
+    table = (((torch.arange(length) + 1) * cells - 1) // length).int().to(device)
+    return table, group, length % cells != 0 or (length // cells) % group != 0
+
+
+def _largest(r: Arguments, state: Float[Tensor, "n q"], count: int) -> Top:
+    """The largest weights of every row, or contributions by size."""
     from . import statistics_triton
 
-    edges, ranges = ranges_of(r, plan, cut.queries)
-    options = dict.fromkeys(_QUESTIONS, False) | dict.fromkeys(_OUTPUTS, state) | cut.options()
-    options |= {"chosen_n": 0, "map_rows": 1, "map_cols": 1, "ROW_GROUP": 1, "COL_GROUP": 1, "BN": plan.width}
-    options |= r.arguments() | r.precision() | (no_products(r) if products is None else products.arguments()) | own
-    options["PRODUCT_PRECISION"] = options["PRECISION"]
-    options |= {
-        "state": state,
-        "edges": edges,
-        "ranges": ranges,
-        "blocks": plan.blocks,
-        "turns": ceil(plan.blocks, grid[0]),
-    }
-    options |= {"range_n": 0 if ranges.shape[0] == 1 else 4 * plan.blocks}
-    options["SLABS"] = max(1, cut.queries // (16 * cut.warps))
-    start_by_name(statistics_triton.walk, grid, options)
-
-
-_QUESTIONS = ("ENTROPY", "ON", "SUMS", "SIZES", "RECEIVED", "RECEIVED_SIZE", "MAP", "SPLIT")
-_OUTPUTS = (
-    *("entropy", "on", "sums", "received", "received_size"),
-    *("cells", "row_cells", "col_cells", "chosen"),
-)
-
-
-def cell_arguments(r: MatrixRegion, cells: tuple[int, int], cut: Sizes, plan: KeyBlocks) -> dict[str, Any]:
-    """The arguments of a walk that pools the matrix to rows × cols cells by their maximum."""
-    rows, cols = (CellPlan.of(length, n, r.a.device) for length, n in zip((r.queries, r.keys), cells, strict=True))
-    own = {"map_rows": cells[0], "map_cols": cells[1], "row_cells": rows.cells, "col_cells": cols.cells}
-    own |= {"ROW_GROUP": min(rows.group, cut.queries), "COL_GROUP": min(cols.group, plan.width // 4)}
-    return own | {"MAP": True, "SPLIT": rows.splits or cols.splits}
-
-
-def largest(r: MatrixRegion, state: Float[Tensor, "n q"], count: int, products: ValueProducts | None = None) -> Top:
-    """The largest weights of every row, or contributions by size, `MOST` at most."""
-    from . import statistics_triton
-
-    shape, device, cut = (r.count, r.queries, count), r.a.device, sizes(r, "top")
+    shape, device, cut = (r["matrices"], r["queries"], count), r["q"].device, sizes(r, "top")
     result = Top(torch.empty(shape, device=device), torch.empty(shape, dtype=torch.long, device=device))
-    options = r.arguments() | r.precision() | (no_products(r) if products is None else products.arguments())
-    options |= cut.options() | {"state": state, "count": count}
+    options = r | cut.options() | {"state": state, "count": count, "SLOTS": max(2, 1 << (count - 1).bit_length())}
     options |= {"values": result.values, "indices": result.indices}
-    options["SLOTS"] = max(2, 1 << (count - 1).bit_length())
-    grid = (ceil(r.queries, cut.queries), r.count, 1)
-    start_by_name(statistics_triton.top, grid, options)
+    start_by_name(statistics_triton.top, (ceil(r["queries"], cut.queries), r["matrices"], 1), options)
     return result

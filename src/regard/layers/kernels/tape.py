@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from ...attention.attend import listeners, notify
 from ...attention.blocks import exact
 from ...attention.energies import TanhForm
-from ...attention.request import listeners, notify_step
+from ...attention.energy_matrix import EnergyMatrix
+from ...attention.normalizers import Softmax
 from .loop import AdditiveGradients, add_step_gradients, step_energies
 
 if TYPE_CHECKING:
@@ -144,7 +146,8 @@ class MemoryTape:
         z: Tensor = _look(q, entries, count)[1] if self.edge is None else _Look.apply(self.edge, q, entries, count)
         if listeners:  # copies: entries are added in place, and `select` may reuse the memory
             keys, values = entries.keys[:, :count].clone(), entries.values[:, :count].clone()
-            notify_step(q[:, None], keys, TanhForm(entries.weight), values, z[:, None])
+            energies = EnergyMatrix(q[:, None], keys, TanhForm(entries.weight), (len(q),))
+            notify(energies, Softmax(), values, z[:, None], replaceable=False)
         return z
 
     def select(self, rows: Int[Tensor, "chosen"]) -> MemoryTape:
