@@ -587,14 +587,15 @@ def _sources(model: Any) -> tuple[Values, dict[str, Axes]]:
 
     Ids, samples between ±32768, or bytes of red, green and blue as floats.
     """
-    config, lengths = model.config.encoder, torch.tensor([9, 7])
+    config, lengths, noise = model.config.encoder, torch.tensor([9, 7]), torch.Generator().manual_seed(0)
     axes: dict[str, Axes] = {"source": ("batch", "tokens"), "lengths": ("batch",)}
     if config.reads == "picture":
         axes["source"] = ("batch", "", "", "")
-        return {"source": torch.zeros(2, config.size, config.size, 3), "lengths": torch.ones_like(lengths)}, axes
+        pixels = 255 * torch.rand(2, config.size, config.size, 3, generator=noise)
+        return {"source": pixels, "lengths": torch.ones_like(lengths)}, axes
     if config.reads == "sound":
         axes["source"] = ("batch", "samples")
-        return {"source": torch.zeros(2, 9000), "lengths": lengths * 1000}, axes
+        return {"source": 3000 * torch.randn(2, 9000, generator=noise), "lengths": lengths * 1000}, axes
     ids = torch.full((2, 9), END)
     ids[:, 0] = torch.tensor(getattr(model.config, "tags", [BEGIN])[0])
     return {"source": ids, "lengths": lengths}, axes
