@@ -596,7 +596,7 @@ def _sources(model: Any) -> tuple[Values, dict[str, Axes]]:
     if config.reads == "sound":
         axes["source"] = ("batch", "samples")
         return {"source": 3000 * torch.randn(2, 9000, generator=noise), "lengths": lengths * 1000}, axes
-    ids = torch.full((2, 9), END)
+    ids = (torch.arange(18) % model.config.source_vocabulary).view(2, 9)
     ids[:, 0] = torch.tensor(getattr(model.config, "tags", [BEGIN])[0])
     return {"source": ids, "lengths": lengths}, axes
 
