@@ -12,14 +12,22 @@ import torch
 from typer.testing import CliRunner
 
 from regard.commands import app
-from regard.decoding import load_model_and_tokenizers, translate
+from regard.decoding import load_model_and_tokenizers, onnx, translate
 from regard.decoding.onnx import export_onnx
 from regard.models import (
+    BagEncoderConfig,
     Classifier,
     ClassifierConfig,
+    ConvolutionEncoderConfig,
+    EfficientNetEncoderConfig,
     EncoderDecoder,
     EncoderDecoderConfig,
+    GridEncoderConfig,
     HeadConfig,
+    LSTMNDecoderConfig,
+    LSTMNEncoderConfig,
+    MultiDecoder,
+    MultiDecoderConfig,
     NoEncoderConfig,
     RecurrentDecoderConfig,
     RecurrentEncoderConfig,
@@ -27,120 +35,109 @@ from regard.models import (
     TransformerDecoderConfig,
     TransformerEncoderConfig,
 )
-from tests.support.onnx_graphs import WORDS, check, check_steps, close, export_graphs, greedy, sources, varied
-from tools import systems_page as systems
+from tests.support.onnx_graphs import (
+    WORDS,
+    check,
+    check_steps,
+    close,
+    export_graphs,
+    fed,
+    graph,
+    greedy,
+    sources,
+    varied,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("onnxruntime", reason="needs the extra `dev`")
+pytest.importorskip("onnxruntime", reason="needs the extra `export`")
+pytest.importorskip("onnxscript", reason="needs the extra `export`")
 
-
-@pytest.mark.parametrize(("reads", "encoder", "part"), systems.cells(), ids=lambda name: str(name).replace(" ", "-"))
-def test_every_system_computes_the_same(reads: str, encoder: str, part: str, tmp_path: Path) -> None:
-    head, below = systems.HEADS.get(part), systems.ENCODERS[reads, encoder]
-    words = WORDS if below.reads == "text" else 0
-    torch.manual_seed(0)
-    model: Any
-    if head is not None:
-        model = varied(Classifier(ClassifierConfig(words, 3, below, head)))
-    else:
-        decoder = systems.paired(below, systems.WRITERS[part])
-        model = varied(EncoderDecoder(EncoderDecoderConfig(words, WORDS, below, decoder)))
-    check(model, export_graphs(model, tmp_path / "onnx"))
-
-
-TEXT = RecurrentEncoderConfig(embedding=12, width=8, dropout=0.0)
+RNN: dict[str, Any] = {"embedding": 16, "width": 16, "dropout": 0.0}
 DEEP: dict[str, Any] = {"width": 16, "heads": 4, "hidden": 24, "layers": 2, "dropout": 0.0}
-RNN: dict[str, Any] = {"embedding": 12, "width": 16, "dropout": 0.0}
-VARIANTS: dict[str, tuple[Any, Any]] = {
-    **{
-        f"{positions}-{norm}-{key_heads}": (
-            TransformerEncoderConfig(positions=positions, norm=norm, key_heads=key_heads, **DEEP),
-            TransformerDecoderConfig(positions=positions, norm=norm, key_heads=key_heads, **DEEP),
-        )
-        for positions, norm, key_heads in (
-            ("sinusoidal", "post", 0),
-            ("learned", "pre", 2),
-            ("rotary", "pre", 1),
-            ("alibi", "post", 2),
-        )
-    },
-    **{
-        f"{attention}-{energy}-{scope}": (
-            TEXT,
-            RecurrentDecoderConfig(attention=attention, energy=energy, scope=scope, window=2, **RNN),
-        )
-        for attention, energy, scope in (
-            ("bahdanau", "dot", "global"),
-            ("bahdanau", "concat", "global"),
-            ("conditional", "additive", "global"),
-            ("conditional", "dot", "global"),
-            ("luong", "dot", "local-m"),
-            ("luong", "general", "local-p"),
-            ("luong", "additive", "global"),
-        )
-    },
-    "lstm-two-layers": (
-        RecurrentEncoderConfig(cell="lstm", layers=2, **RNN),
-        RecurrentDecoderConfig(cell="lstm", layers=2, readout="maxout", **RNN),
+TEXT = RecurrentEncoderConfig(embedding=12, width=8, dropout=0.0)
+WRITERS: dict[str, tuple[Any, Any]] = {
+    "transformer": (
+        TransformerEncoderConfig(positions="rotary", key_heads=1, **DEEP),
+        TransformerDecoderConfig(positions="alibi", norm="post", key_heads=2, **DEEP),
     ),
-    "conditional-lstm-two-layers": (
-        TEXT,
+    "language-model": (NoEncoderConfig(), TransformerDecoderConfig(positions="learned", **DEEP)),
+    "bahdanau": (RecurrentEncoderConfig(reads="sound", **RNN), RecurrentDecoderConfig(energy="concat", **RNN)),
+    "conditional": (
+        RecurrentEncoderConfig(cell="lstm", layers=2, **RNN),
         RecurrentDecoderConfig(attention="conditional", cell="lstm", layers=2, readout="maxout", **RNN),
     ),
-    "luong-not-fed": (TEXT, RecurrentDecoderConfig(attention="luong", input_feeding=False, layers=2, **RNN)),
-    "hard": (TEXT, ShowAttendTellDecoderConfig(attention="hard", hidden=8, **RNN)),
-    "not-attending": (TEXT, ShowAttendTellDecoderConfig(attention="none", hidden=8, **RNN)),
-    "nothing-but-attention": (
-        TransformerEncoderConfig(positions="none", norm="none", residual=False, scaled=False, **DEEP),
-        TransformerDecoderConfig(positions="none", norm="none", residual=False, scaled=False, **DEEP),
-    ),
-    "language-model-unmasked": (NoEncoderConfig(), TransformerDecoderConfig(masked=False, **DEEP)),
-    "language-model-lstm": (NoEncoderConfig(), RecurrentDecoderConfig(attention="none", cell="lstm", **RNN)),
+    "local": (TEXT, RecurrentDecoderConfig(attention="luong", energy="general", scope="local-p", window=2, **RNN)),
+    "monotonic": (TEXT, RecurrentDecoderConfig(attention="luong", energy="dot", scope="local-m", window=2, **RNN)),
+    "no-attention": (TEXT, RecurrentDecoderConfig(attention="none", **RNN)),
+    "pointer": (TEXT, TransformerDecoderConfig(copy=True, **DEEP)),
+    "soft": (EfficientNetEncoderConfig(size=96), ShowAttendTellDecoderConfig(hidden=8, **RNN)),
+    "hard": (GridEncoderConfig(size=64, width=16), ShowAttendTellDecoderConfig(attention="hard", hidden=8, **RNN)),
+    "lstmn": (LSTMNEncoderConfig(layers=2, **RNN), LSTMNDecoderConfig(fusion="deep", layers=2, **RNN)),
+    "shallow": (TEXT, LSTMNDecoderConfig(fusion="shallow", **RNN)),
+}
+CLASSIFIERS: dict[str, tuple[Any, HeadConfig]] = {
+    "bag": (BagEncoderConfig(), HeadConfig(pooling="static", idf="plain")),
+    "windows": (ConvolutionEncoderConfig(embedding=12, width=5), HeadConfig(pooling="max")),
+    "attention": (TransformerEncoderConfig(**DEEP), HeadConfig(pooling="attention", hidden=8)),
+    "words": (TEXT, HeadConfig(pooling="learned")),
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_variants_compute_the_same(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", WRITERS)
+def test_writers_compute_the_same(name: str, tmp_path: Path) -> None:
     """Also several rows of one sentence, as a beam has them: its memory serves every row."""
     torch.manual_seed(0)
-    encoder, decoder = VARIANTS[name]
-    words = 0 if encoder.kind == "none" else WORDS
-    model = varied(EncoderDecoder(EncoderDecoderConfig(words, WORDS, encoder, decoder, longest=32)))
+    encoder, decoder = WRITERS[name]
+    config = EncoderDecoderConfig(WORDS if encoder.reads == "text" else 0, WORDS, encoder, decoder, longest=32)
+    if name == "pointer":
+        config = EncoderDecoderConfig(WORDS, WORDS, encoder, decoder, slots=20)
+    model = varied(EncoderDecoder(config))
     folder = export_graphs(model, tmp_path / "onnx")
     check_steps(model, folder)
     check_steps(model, folder, beams=3)
 
 
-@pytest.mark.parametrize("attention", ["bahdanau", "conditional", "luong", "transformer"])
-def test_a_pointer_computes_the_same(attention: Any, tmp_path: Path) -> None:
-    """Unknown words on both sides, and a beam of three rows over the memory of one sentence."""
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_classifiers_compute_the_same(name: str, tmp_path: Path) -> None:
+    """A text of words that every text has: with the plain formula no weight anywhere, and the vector 0."""
     torch.manual_seed(0)
-    decoder: Any = TransformerDecoderConfig(copy=True, **DEEP)
-    if attention != "transformer":
-        decoder = RecurrentDecoderConfig(attention=attention, energy="general", copy=True, **RNN)
-    model = varied(EncoderDecoder(EncoderDecoderConfig(WORDS, WORDS, TEXT, decoder, slots=20)))
-    folder = export_graphs(model, tmp_path / "onnx")
-    assert bool((sources(model)[0] >= WORDS - 20).any())
-    check_steps(model, folder)
-    check_steps(model, folder, beams=3)
-
-
-@pytest.mark.parametrize("pooling", ["mean", "last", "max", "static", "learned", "attention"])
-def test_poolings_compute_the_same(pooling: Any, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model = varied(Classifier(ClassifierConfig(WORDS, 3, TEXT, HeadConfig(pooling=pooling, hidden=8))))
-    check(model, export_graphs(model, tmp_path / "onnx"))
-
-
-def test_a_text_of_words_that_every_text_has(tmp_path: Path) -> None:
-    """With the plain formula their TF-IDF is 0: no weight anywhere, and the vector 0."""
-    torch.manual_seed(0)
-    model = varied(Classifier(ClassifierConfig(WORDS, 3, TEXT, HeadConfig(pooling="static", idf="plain"))))
+    model = varied(Classifier(ClassifierConfig(WORDS, 3, *CLASSIFIERS[name])))
     model.static.idf.copy_(torch.rand(WORDS))
     model.static.idf[sources(model)[0][1]] = 0.0
     check(model, export_graphs(model, tmp_path / "onnx"))
+
+
+def test_each_row_is_that_of_its_decoder(tmp_path: Path) -> None:
+    """A batch of two sentences for two decoders, and a beam of one sentence; without a tag a source is refused."""
+    torch.manual_seed(0)
+    parts = RecurrentEncoderConfig(embedding=16, width=8, dropout=0.0), RecurrentDecoderConfig(**RNN)
+    model = varied(MultiDecoder(MultiDecoderConfig(WORDS, WORDS, *parts, tags=[9, 5, 7])))
+    folder = export_graphs(model, tmp_path / "onnx")
+    tags = json.loads((folder / "onnx.json").read_text())["tags"]
+    assert list(tags.values()) == [9, 5, 7]
+    check_steps(model, folder)
+    check_steps(model, folder, beams=3)
+    source, lengths = sources(model)
+    encoder = graph(folder / "encoder.onnx")
+    assert encoder(fed(source.flip(0), lengths.flip(0)))["memory.decoder"].tolist() == [1, 0]
+    with pytest.raises(Exception, match="out of data bounds"):
+        encoder({"source": np.array([[6, 8, 2]]), "lengths": np.array([3])})
+
+
+def test_a_graph_that_computes_something_else_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoil(model: Any) -> None:
+        weight = next(each for each in model.graph.initializer if each.name == "model.bias")
+        weight.CopyFrom(library.numpy_helper.from_array(np.ones(3, np.float32), weight.name))
+
+    library = onnx.library()
+    torch.manual_seed(0)
+    model = varied(Classifier(ClassifierConfig(WORDS, 3, *CLASSIFIERS["bag"])))
+    monkeypatch.setattr(onnx, "_store_halves", spoil)
+    with pytest.raises(ValueError, match="gives another logits than the model"):
+        export_graphs(model, tmp_path / "onnx")
+    assert not (tmp_path / "onnx").exists()
 
 
 @pytest.mark.parametrize("name", [name for name in load_model_and_tokenizers.shipped() if "tatoeba" in name])
@@ -178,8 +175,6 @@ def test_the_command(tmp_path: Path) -> None:
     assert (tmp_path / "onnx" / "labels.json").is_file()
 
 
-pytest.importorskip("onnxruntime", reason="needs the extra `export`")
-
 SENTENCES = [
     "Where is the library?",
     "My sister has a small black dog.",
@@ -194,7 +189,7 @@ SENTENCES = [
 ]
 
 
-@pytest.mark.parametrize("name", ["tatoeba-transformer-en-fr", "tatoeba-bahdanau-en-fr"])
+@pytest.mark.parametrize("name", ["tatoeba-transformer-en-fr"])
 def test_most_translations_are_those_of_torch(name: str, tmp_path: Path) -> None:
     """Of 200 sentences of the test set, 195 and 193 were the same; of these ten, two may differ."""
     loaded = load_model_and_tokenizers.load(name)

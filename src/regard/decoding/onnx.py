@@ -1,40 +1,707 @@
-"""int8 graphs: matrices and embedding tables as bytes with a scale, activations rounded while the graph runs.
+"""ONNX: `encode`, `start` and `step` of a model as graphs, by torch.onnx.export; and their int8 form.
 
-Dynamic quantization, by onnxruntime's own tool. Each column of a matrix has a scale of its own. Only operators of the
-ONNX standard are written (MatMulInteger, DynamicQuantizeLinear, DequantizeLinear), so any runtime computes the result.
-Recurrent layers of encoders stay in float32: the standard has no such operator for GRUs and LSTMs, and the tool leaves
-the loop of an LSTMN as it is. Convolutions stay so too.
+PyTorch's exporter follows the model's own code. Meanwhile (`formulas`) attention is computed by its formula, which
+gives the weights too, and caches grow by concatenation: a graph has nothing to write into.
+
+int8 graphs have matrices and embedding tables as bytes with a scale, and activations rounded while the graph runs.
+Each column of a matrix has a scale of its own. Only operators of the ONNX standard are written (MatMulInteger,
+DynamicQuantizeLinear, DequantizeLinear), so any runtime computes the result. Recurrent layers of encoders stay in
+float32: the standard has no such operator for GRUs and LSTMs, and the tool leaves the loop of an LSTMN as it is.
+Convolutions stay so too.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from dataclasses import replace
+import math
+import warnings
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from ..attention.energies import ScaledDot
+from ..attention.energy_matrix import EnergyMatrix
+from ..attention.masks import padding
+from ..attention.normalizers import Proportional, Softmax
 from ..files import write_text
+from ..layers import pooling, transformer
+from ..layers.encoder_memory import EncoderMemory
+from ..layers.kernels import loop, packed
+from ..layers.kernels.tape import MemoryTape, TapeEntries
+from ..layers.recurrent import LSTMN, RecurrentLayer
+from ..layers.sound import LogMel
+from ..models.base import Annotations
 from ..models.classifier import Classifier
-from ..models.multi_decoder import MultiDecoder, TagEncoder
+from ..models.lstmn_decoder import LSTMNDecoderState, LSTMNStep
+from ..models.multi_decoder import MultiDecoder, SwitchState, TagEncoder
+from ..models.pointer_decoder import PointerState
+from ..models.recurrent_decoder import RecurrentDecoderState, RecurrentStep
+from ..models.show_attend_tell_decoder import ShowAttendTellState, ShowAttendTellStep
+from ..models.transformer_decoder import TransformerDecoder, TransformerDecoderState
 from ..special_tokens import BEGIN, END, PAD, UNKNOWN
 from .exports import export_files, require_free
-from .onnx_decoders import DecoderSwitchWriter, PointerDecoderWriter, decoder_writer
-from .onnx_encoders import source_inputs, static_weights, write_encoder, write_pooling
-from .onnx_graph import FLOAT, INTEGER, OnnxGraph, library, linear
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from ..data.tokenizer_pair import TokenizerPair
     from ..models.encoder_decoder import EncoderDecoder
-    from ..models.encoders import Encoder
-    from .onnx_decoders import DecoderWriter, TensorShape
+
+DESCRIPTION = "onnx.json"
+OPSET = 20  # the first with Gelu
+IR_VERSION = 10  # that of ONNX 1.16: older runtimes refuse newer ones
+CLOSED = -1e30
+"""The energy of what is not seen. Its softmax weight is exactly 0 in float32, as that of −∞ is."""
+
+Values = dict[str, Tensor]
+Axes = tuple[str, ...]
+"""The names of a tensor's axes; "" where the size is fixed."""
+
+
+# Formulas
+
+
+@dataclass(frozen=True)
+class DenseWeights:
+    """Weights that are a matrix already."""
+
+    matrix: Tensor
+
+    def dense(self) -> Tensor:
+        return self.matrix
+
+
+@contextmanager
+def formulas() -> Iterator[list[Tensor]]:
+    """While the block runs, models compute by what ONNX has, in all threads.
+
+    Yields the weights of self-attention, those that a caller did not ask for, in order: [batch, maps, queries, keys].
+    """
+    maps: list[Tensor] = []
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, *, weights: bool = False, **options: Any) -> Any:
+        z, w = _attend(q, k, v, **options)
+        if weights:
+            return z, DenseWeights(w)
+        maps.append(w)
+        return z
+
+    def look(tape: MemoryTape, q: Tensor) -> Tensor:
+        z, w = _look(tape, q)
+        maps.append(w)
+        return z
+
+    def lstmn(layer: LSTMN, x: Tensor) -> tuple[Tensor, Tensor]:
+        h, c, w = _lstmn(layer, x)
+        maps.append(w)
+        return h, c
+
+    def never(*_: Any) -> bool:
+        return False
+
+    replaced: list[tuple[Any, str, Callable[..., Any]]] = [
+        (transformer, "attend", attend),
+        (pooling, "attend", attend),
+        (TransformerDecoder, "_feed", _feed),
+        (RecurrentLayer, "_run", _run),
+        (LSTMN, "forward", lstmn),
+        (MemoryTape, "look", look),
+        (MemoryTape, "write", _write),
+        (LogMel, "forward", _log_mel),
+        (loop, "step_energies", _step_energies),
+        (loop, "pays", never),
+        (packed, "pays", never),
+        (Tensor, "take_along_dim", _take_along),
+    ]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
+    for owner, name, function in replaced:
+        setattr(owner, name, function)
+    try:
+        yield maps
+    finally:
+        for owner, name, function in before:
+            setattr(owner, name, function)
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    energy: Any = ScaledDot(),  # noqa: B008  it has no state
+    normalize: Any = Softmax(),  # noqa: B008
+    mask: Any = None,
+    dropout: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """z = w v and w = normalize(energy(q, k)), without dropout."""
+    if k.dim() == 4 and k.shape[1] != q.shape[1]:
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    energies = EnergyMatrix.of(q, k, energy)
+    e = energies.whole()
+    if mask is not None:
+        seen = mask.dense(energies.batch, q.shape[-2], k.shape[-2], q.device)
+        e = torch.where(seen, e, 0.0 if isinstance(normalize, Proportional) else CLOSED)
+    if isinstance(normalize, Proportional):
+        w = e / e.sum(-1, keepdim=True).clamp_min(torch.finfo(e.dtype).tiny)
+    else:
+        w = torch.softmax(e, -1)
+    return w @ v, w
+
+
+def _feed(decoder: TransformerDecoder, tokens: Tensor, state: TransformerDecoderState, weights: bool) -> Any:
+    """`TransformerDecoder._feed` for one position, of a cache that is a list of keys and values."""
+    at = state.position
+    after: list[tuple[Tensor, Tensor]] = []
+    layer_weights: list[Any] = []
+    x, mask = decoder._embed(tokens, at), padding(state.lengths) if state.padded else None
+    for layer, (keys, values), source in zip(decoder.layers, state.cache, state.source, strict=True):
+
+        def write(k: Tensor, v: Tensor, keys: Tensor = keys, values: Tensor = values) -> tuple[Tensor, Tensor]:
+            after.append((torch.cat([keys, k], 2), torch.cat([values, v], 2)))
+            return after[-1]
+
+        x, w = layer.step(x, at, write, source, mask, weights=weights)
+        layer_weights.append(w)
+    return x, replace(state, cache=cast("Tensor", after), position=at + 1), layer_weights
+
+
+def _step_energies(q: Tensor, keys: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """w · tanh(q_i + k_j): runtimes multiply with a matrix of one column faster than with a vector."""
+    hidden = torch.tanh(q[:, :, None] + keys[:, None])
+    return (hidden @ weight[:, None])[..., 0], hidden
+
+
+def _look(tape: MemoryTape, q: Tensor) -> tuple[Tensor, Tensor]:
+    """The context of a query, and the weights of the entries.
+
+    A closed entry of zeros stands after the last. Where the tape is empty it has all the weight, and none elsewhere:
+    runtimes differ in sums of nothing.
+    """
+    keys, values = (nn.functional.pad(x, (0, 0, 0, 1)) for x in (tape.entries.keys, tape.entries.values))
+    e, _ = _step_energies(q[:, None], keys, tape.entries.weight)  # [rows, 1, entries + 1]
+    w = torch.softmax(torch.where(torch.arange(keys.shape[1]) < keys.shape[1] - 1, e, CLOSED), -1)
+    return (w @ values)[:, 0], w[:, None, :, :-1]
+
+
+def _write(tape: MemoryTape, key: Tensor, value: Tensor) -> None:
+    entries = tape.entries
+    entries.keys = torch.cat([entries.keys[:, : tape.length], key[:, None]], 1)
+    entries.values = torch.cat([entries.values[:, : tape.length], value[:, None]], 1)
+    tape.length = entries.keys.shape[1]
+
+
+def _lstmn(layer: LSTMN, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`LSTMN.forward` as one loop over time, its tape of zeros filled from the front; and the weights."""
+    from torch._higher_order_ops.scan import scan
+
+    gates, queries = layer.inputs(x)  # [batch, time, …]
+    (batch, time), width, early = x.shape[:2], layer.width, layer.width_in
+    places = torch.arange(time)
+    late, key, weight = layer.energy.query.weight[:, early:], layer.energy.key.weight, layer.energy.weight
+    recall = layer.cell.recall
+
+    def step(tape: tuple[Tensor, ...], now: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        keys, values, query = tape
+        gates, q, at = now
+        before = places < at
+        e, _ = _step_energies((q + query)[:, None], keys, weight)
+        w = torch.softmax(torch.where(before, e[:, 0], CLOSED), -1) * before
+        h, c = (w[:, None] @ values)[:, 0].chunk(2, -1)  # h̃, c̃
+        i, f, new, o = (gates + h @ recall.mT).chunk(4, -1)
+        query = h @ late.mT
+        c = f.sigmoid() * c + i.sigmoid() * new.tanh()
+        h = o.sigmoid() * c.tanh()
+        here = (places == at)[:, None]
+        keys = torch.where(here, (h @ key.mT)[:, None], keys)
+        values = torch.where(here, torch.cat([h, c], -1)[:, None], values)
+        return (keys, values, query), (torch.cat([h, c], -1), w)
+
+    empty = (x.new_zeros(batch, time, width), x.new_zeros(batch, time, 2 * width), x.new_zeros(batch, width))
+    _, (states, weights) = scan(step, empty, (gates.transpose(0, 1), queries.transpose(0, 1), places))
+    h, c = states.transpose(0, 1).chunk(2, -1)
+    return h, c, weights.transpose(0, 1)[:, None]
+
+
+# ONNX orders the gates of a GRU z, r, n and those of an LSTM i, o, f, g; PyTorch has r, z, n and i, f, g, o.
+GATES = {"gru": [1, 0, 2], "lstm": [0, 3, 1, 2]}
+
+
+def _run(layer: RecurrentLayer, rnn: nn.RNNBase, x: Tensor) -> Tensor:
+    """One direction of `nn.GRU` or `nn.LSTM` as the operator of ONNX: the exporter would fix the length."""
+    if not torch.compiler.is_exporting():
+        return cast("Tensor", rnn(x)[0])
+    order = GATES[layer.kind]
+    w, u, b, b_u = (torch.cat([x.chunk(len(order))[n] for n in order])[None] for x in rnn.all_weights[0])
+    options: dict[str, Any] = {"hidden_size": layer.width}
+    if layer.kind == "gru":
+        options["linear_before_reset"] = 1  # b' is inside the product with r, as in PyTorch
+    inputs = [x.transpose(0, 1), w, u, torch.cat([b, b_u], 1)]
+    shape = (x.shape[1], 1, x.shape[0], layer.width)
+    states = torch.onnx.ops.symbolic(layer.kind.upper(), inputs, options, dtype=x.dtype, shape=shape)
+    return states[:, 0].transpose(0, 1)
+
+
+def _log_mel(logmel: LogMel, sound: Tensor) -> Tensor:
+    """`LogMel` as a convolution with the sines and cosines of the discrete Fourier transform."""
+    sound = nn.functional.pad(sound, (0, torch.sym_max(0, logmel.window - sound.shape[1])))
+    frequencies, times = (torch.arange(n, dtype=torch.float64) for n in (logmel.size // 2 + 1, logmel.window))
+    angles = 2 * math.pi / logmel.size * frequencies[:, None] * times
+    basis = torch.cat([angles.cos(), angles.sin()]) * logmel.hann
+    parts = nn.functional.conv1d(sound[:, None], basis[:, None].to(sound.dtype), stride=logmel.hop)
+    real, imaginary = parts.chunk(2, 1)  # each [batch, frequencies, frames]
+    power = (real.square() + imaginary.square()).mT @ logmel.bank
+    return power.clamp_min(logmel.floor).log()
+
+
+def _take_along(x: Tensor, index: Tensor, dim: int) -> Tensor:
+    """The exporter fixes the sizes of `take_along_dim`. Here x is [batch, time, width], and `dim` 1."""
+    return x.gather(1, index.expand(x.shape[0], index.shape[1], x.shape[2]))
+
+
+# Decoders: the state as tensors by name, `memory`, constant in the loop, and `rows`, which change at each step
+
+AXES: dict[str, Axes] = {
+    "source_keys": ("sentences", "", "places", ""),
+    "source_values": ("sentences", "", "places", ""),
+    "keys": ("sentences", "places", ""),
+    "values": ("sentences", "places", ""),
+    "closed": ("sentences", "places"),
+    "lengths": ("sentences",),
+    "summary": ("sentences", ""),
+    "source": ("sentences", "places"),
+    "decoder": ("sentences",),
+    "cache_keys": ("rows", "", "steps", ""),
+    "cache_values": ("rows", "", "steps", ""),
+    "tape_keys": ("rows", "steps", ""),
+    "tape_values": ("rows", "steps", ""),
+    "hidden": ("rows", ""),
+    "cell": ("rows", ""),
+    "fed": ("rows", ""),
+    "query": ("rows", ""),
+    "source_query": ("rows", ""),
+    "position": ("rows",),
+}
+"""By name, or by what stands before the number of a layer."""
+
+
+class StateNames:
+    """A decoder's state to tensors by name, and back."""
+
+    def __init__(self, decoder: Any) -> None:
+        self.decoder = decoder
+
+    def start(self, annotations: Annotations) -> Any:
+        return self.decoder.start(annotations, steps=0)
+
+    def memory(self, state: Any) -> Values:
+        """What a recurrent decoder attends to, or the summary that it starts from."""
+        if state.loop.memory is not None:
+            return _places(state.loop.memory)
+        return {"summary": state.loop.summary} if state.loop.summary.shape[1] else {}
+
+    def rows(self, state: Any) -> Values:
+        raise NotImplementedError
+
+    def state(self, memory: Values, rows: Values) -> Any:
+        """The state of one row per sentence."""
+        raise NotImplementedError
+
+
+def _places(memory: EncoderMemory) -> Values:
+    return {"keys": memory.keys, "values": memory.values, "closed": memory._closed[:, 0], "lengths": memory.lengths}
+
+
+def _started(start: Callable[[Annotations], Any], memory: Values, width: int) -> Any:
+    """What a recurrent decoder starts from annotations `width` wide, those that a memory was made from."""
+    vectors = memory["values"][..., :width] if "values" in memory else memory["summary"][:, None]
+    lengths = memory.get("lengths", torch.ones(vectors.shape[0], dtype=torch.int64))
+    return start(Annotations(vectors, lengths, vectors[:, 0]))
+
+
+def _with_keys(projected: EncoderMemory | None, memory: Values) -> EncoderMemory | None:
+    """An encoder's memory with keys that were projected before."""
+    if projected is None:
+        return None
+    ready = EncoderMemory(memory["keys"], projected.form, memory["values"], memory["lengths"])
+    ready._closed = memory["closed"][:, None]
+    return ready
+
+
+class TransformerNames(StateNames):
+    """The cache grows by one entry per step."""
+
+    def memory(self, state: Any) -> Values:
+        if state.source[0] is None:
+            return {}
+        keys = {f"source_keys.{n}": k for n, (k, _) in enumerate(state.source)}
+        return keys | {f"source_values.{n}": v for n, (_, v) in enumerate(state.source)} | {"lengths": state.lengths}
+
+    def rows(self, state: Any) -> Values:
+        keys = {f"cache_keys.{n}": k for n, (k, _) in enumerate(state.cache)}
+        return keys | {f"cache_values.{n}": v for n, (_, v) in enumerate(state.cache)}
+
+    def state(self, memory: Values, rows: Values) -> Any:
+        layers = range(len(self.decoder.layers))
+        cache: Any = [(rows[f"cache_keys.{n}"], rows[f"cache_values.{n}"]) for n in layers]
+        source = [(memory[f"source_keys.{n}"], memory[f"source_values.{n}"]) if memory else None for n in layers]
+        lengths = memory.get("lengths", torch.zeros(0))
+        return TransformerDecoderState(cache, cache[0][0].shape[2], source, lengths, bool(memory))
+
+
+class RecurrentNames(StateNames):
+    def rows(self, state: Any) -> Values:
+        rows = {f"hidden.{n}": layer[0] for n, layer in enumerate(state.last.hidden)}
+        if self.decoder.config.cell == "lstm":
+            rows |= {f"cell.{n}": layer[1] for n, layer in enumerate(state.last.hidden)}
+        if self.decoder.config.attention == "luong" and self.decoder.config.input_feeding:
+            rows["fed"] = state.last.fed
+        if self.decoder.config.scope == "local-m":
+            rows["position"] = torch.zeros_like(state.loop.memory.lengths) + state.position
+        return rows
+
+    def state(self, memory: Values, rows: Values) -> Any:
+        hidden = [
+            tuple(rows[f"{name}.{n}"] for name in ("hidden", "cell") if f"{name}.{n}" in rows)
+            for n in range(len(self.decoder.cells))
+        ]
+        memory = memory or {"summary": hidden[0][0][:, :0]}
+        width = memory["values"].shape[-1] if "values" in memory else 0
+        constant, _ = _started(self.decoder._start, memory, width)
+        constant.memory = _with_keys(constant.memory, memory)
+        position: Any = rows.get("position", 0)
+        return RecurrentDecoderState(constant, RecurrentStep(hidden, rows.get("fed")), position, 1)
+
+
+class TellNames(StateNames):
+    def rows(self, state: Any) -> Values:
+        return dict(zip(("hidden", "cell"), state.last.hidden, strict=True))
+
+    def state(self, memory: Values, rows: Values) -> Any:
+        constant, _ = _started(self.decoder._start, memory, self.decoder.first_h.in_features)
+        constant.memory = _with_keys(constant.memory, memory)
+        return ShowAttendTellState(constant, ShowAttendTellStep((rows["hidden"], rows["cell"])), 1)
+
+
+class LSTMNNames(StateNames):
+    """The tape of each layer grows by one entry per step: keys W_h h_i and values [h_i; c_i].
+
+    `query` is the part of the next query that depends on h̃, `source_query` that of the source.
+    """
+
+    def memory(self, state: Any) -> Values:
+        return {} if state.source is None else _places(state.source.memory)
+
+    def rows(self, state: Any) -> Values:
+        rows: Values = {}
+        for n, each in enumerate(state.loops):
+            entries, length = each.tape.entries, each.tape.length
+            rows |= {f"tape_keys.{n}": entries.keys[:, :length], f"tape_values.{n}": entries.values[:, :length]}
+            rows[f"query.{n}"] = each.query
+        return rows if state.last.query is None else rows | {"source_query": state.last.query}
+
+    def state(self, memory: Values, rows: Values) -> Any:
+        decoder, first = self.decoder, rows["query.0"]
+        starts = [torch.zeros_like(first) if memory else None] * len(decoder.layers)
+        width = decoder.energy.key.weight.shape[1] if memory else 0
+
+        def start(annotations: Annotations) -> Any:
+            return decoder._start(annotations, starts, decoder.embedding.weight, 1)
+
+        state = _started(start, memory or {"summary": first[:, :0]}, width)
+        for n, each in enumerate(state.loops):
+            keys, values = rows[f"tape_keys.{n}"], rows[f"tape_values.{n}"]
+            each.tape = MemoryTape(TapeEntries(keys, values, each.tape.entries.weight), None, keys.shape[1])
+            each.query = rows[f"query.{n}"]
+        if memory:
+            state.source.memory = _with_keys(state.source.memory, memory)
+        return LSTMNDecoderState(state.loops, state.source, LSTMNStep(rows.get("source_query")), 1)
+
+
+class PointerNames(StateNames):
+    """Those of the decoder inside, and the ids of the source."""
+
+    def __init__(self, decoder: Any) -> None:
+        super().__init__(decoder)
+        self.inner = state_names(decoder.config.kind, decoder.decoder)
+
+    def memory(self, state: Any) -> Values:
+        return self.inner.memory(state.inner) | {"source": state.source}
+
+    def rows(self, state: Any) -> Values:
+        return self.inner.rows(state.inner)
+
+    def state(self, memory: Values, rows: Values) -> Any:
+        inner = {name: x for name, x in memory.items() if name != "source"}
+        return PointerState(self.inner.state(inner, rows), memory["source"], 1)
+
+
+class SwitchNames(StateNames):
+    """Those of every decoder, with its number at the end, and the number of each sentence's decoder."""
+
+    def __init__(self, decoder: Any, kind: str) -> None:
+        super().__init__(decoder)
+        self.inner = [state_names(kind, each) for each in decoder.decoders]
+
+    def start(self, annotations: Annotations) -> Any:
+        states = {n: inner.start(annotations) for n, inner in enumerate(self.inner)}
+        return SwitchState(states, cast("Tensor", annotations.decoder), 1)
+
+    def memory(self, state: Any) -> Values:
+        each = [inner.memory(state.states[n]) for n, inner in enumerate(self.inner)]
+        return _numbered(each) | {"decoder": state.choice}
+
+    def rows(self, state: Any) -> Values:
+        return _numbered([inner.rows(state.states[n]) for n, inner in enumerate(self.inner)])
+
+    def state(self, memory: Values, rows: Values) -> Any:
+        states = {n: inner.state(_of_number(memory, n), _of_number(rows, n)) for n, inner in enumerate(self.inner)}
+        return SwitchState(states, memory["decoder"], 1)
+
+
+def _numbered(each: list[Values]) -> Values:
+    return {f"{name}.{n}": x for n, values in enumerate(each) for name, x in values.items()}
+
+
+def _of_number(values: Values, n: int) -> Values:
+    return {name.rpartition(".")[0]: x for name, x in values.items() if name.endswith(f".{n}")}
+
+
+KINDS: dict[str, type[StateNames]] = {
+    "rnn": RecurrentNames,
+    "lstmn": LSTMNNames,
+    "transformer": TransformerNames,
+    "tell": TellNames,
+}
+
+
+def state_names(kind: str, decoder: Any) -> StateNames:
+    if kind not in KINDS:
+        raise ValueError(f"a decoder of kind {kind!r} is not exported to ONNX; exported are {', '.join(sorted(KINDS))}")
+    return KINDS[kind](decoder)
+
+
+# Graphs
+
+
+class StartGraph(nn.Module):
+    """`source`, `lengths` → `memory.*`, `state.*`, `encoder_weights`."""
+
+    def __init__(self, model: EncoderDecoder, names: StateNames, maps: list[Tensor]) -> None:
+        super().__init__()
+        self.model, self.names, self.maps = model, names, maps
+
+    def forward(self, values: Values) -> Values:
+        self.maps.clear()
+        annotations = self._encode(values["source"], values["lengths"])
+        own = list(self.maps)
+        state = self.names.start(annotations)
+        out = {f"memory.{name}": x for name, x in self.names.memory(state).items()}
+        out |= {f"state.{name}": x for name, x in self.names.rows(state).items()}
+        if own:
+            out["encoder_weights"] = torch.cat(own, 1)
+        return _own_tensors(out)
+
+    def _encode(self, source: Tensor, lengths: Tensor) -> Annotations:
+        encoder: Any = self.model.encoder
+        if not isinstance(encoder, TagEncoder):
+            return self.model.encode(source, lengths)
+        # Without a tag the number is outside of the table, which runtimes refuse.
+        matches = nn.functional.pad(source[:, :1] == encoder.tags, (0, 1), value=True)
+        number = torch.arange(len(encoder.tags))[matches.int().argmax(1)]
+        neutral = torch.cat([torch.full_like(source[:, :1], BEGIN), source[:, 1:]], 1)
+        return replace(encoder.encoder(neutral, lengths), decoder=number)
+
+
+class StepGraph(nn.Module):
+    """`token`, `memory.*`, `state.*` → `logits`, `next.*`, `weights`, `self_weights`."""
+
+    def __init__(self, model: EncoderDecoder, names: StateNames, maps: list[Tensor]) -> None:
+        super().__init__()
+        self.model, self.names, self.maps = model, names, maps
+
+    def forward(self, values: Values) -> Values:
+        token = values["token"]
+        memory = {name[7:]: _for_rows(name[7:], x, token) for name, x in values.items() if name.startswith("memory.")}
+        rows = {name[6:]: x for name, x in values.items() if name.startswith("state.")}
+        state = self.names.state(memory, rows)
+        self.maps.clear()
+        features, state, weights = self.model.decoder.step(token, state, weights=True)
+        out = {"logits": self.model.decoder.readout(features)}
+        out |= {f"next.{name}": x for name, x in self.names.rows(state).items()}
+        if weights is not None:
+            out["weights"] = weights
+        if self.maps:
+            own = torch.cat(self.maps, 1)[:, :, 0]  # of the only query, [rows, maps, steps]
+            if isinstance(state, SwitchState):  # those of each row's decoder
+                each = own.unflatten(1, (len(state.states), -1))
+                own = each[torch.arange(len(token)), state.choice]
+            out["self_weights"] = own
+        return _own_tensors(out)
+
+
+def _for_rows(name: str, x: Tensor, token: Tensor) -> Tensor:
+    """A memory of as many sentences as there are rows, or of one that serves all of them.
+
+    What attention reads is combined with the rows by operators that broadcast, so the graph need not copy it.
+    """
+    shape = (token.shape[0], *x.shape[1:])
+    if not torch.compiler.is_exporting():
+        return x.expand(shape)
+    if AXES[name.split(".")[0]][1:] and name.split(".")[0] not in ("summary", "source"):
+        return torch.onnx.ops.symbolic("Identity", [x], dtype=x.dtype, shape=shape)
+    rows, ones = torch.scalar_tensor(shape[0], dtype=torch.int64), torch.ones(x.dim() - 1, dtype=torch.int64)
+    return torch.onnx.ops.symbolic("Expand", [x, torch.cat([rows[None], ones])], dtype=x.dtype, shape=shape)
+
+
+class ClassifierGraph(nn.Module):
+    """`source`, `lengths` → `logits`, `places`, `weights`, `static`."""
+
+    def __init__(self, model: Classifier) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, values: Values) -> Values:
+        source, lengths = values["source"], values["lengths"]
+        result = self.model(source, lengths, weights=True)
+        out = {"logits": result.logits, "places": result.places, "weights": result.weights}
+        out["static"] = self.model.rarity(source, lengths)
+        return _own_tensors({name: x for name, x in out.items() if x is not None})
+
+
+def _own_tensors(values: Values) -> Values:
+    """An output of a graph is no input of it, and no output twice."""
+    return {name: x.clone() for name, x in values.items()}
+
+
+def _sources(model: Any) -> tuple[Values, dict[str, Axes]]:
+    """An example of what an encoder reads, and its axes.
+
+    Ids, samples between ±32768, or bytes of red, green and blue as floats.
+    """
+    config, lengths, noise = model.config.encoder, torch.tensor([9, 7]), torch.Generator().manual_seed(0)
+    axes: dict[str, Axes] = {"source": ("batch", "tokens"), "lengths": ("batch",)}
+    if config.reads == "picture":
+        axes["source"] = ("batch", "", "", "")
+        pixels = 255 * torch.rand(2, config.size, config.size, 3, generator=noise)
+        return {"source": pixels, "lengths": torch.ones_like(lengths)}, axes
+    if config.reads == "sound":
+        axes["source"] = ("batch", "samples")
+        return {"source": 3000 * torch.randn(2, 9000, generator=noise), "lengths": lengths * 1000}, axes
+    ids = (torch.arange(18) % model.config.source_vocabulary).view(2, 9)
+    ids[:, 0] = torch.tensor(getattr(model.config, "tags", [BEGIN])[0])
+    return {"source": ids, "lengths": lengths}, axes
+
+
+def _graph(module: nn.Module, example: Values, axes: dict[str, Axes]) -> tuple[Any, Values]:
+    """The graph of a module, and what it gives for the example."""
+    outputs = module(example)
+    shapes = {name: {n: axis for n, axis in enumerate(axes[name]) if axis} for name in example}
+    logging.disable(logging.WARNING)  # about operators of torchvision, and axes that are equal
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                module,
+                (),
+                kwargs={"values": example},
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=list(example),
+                output_names=list(outputs),
+                dynamic_shapes={"values": shapes},
+                external_data=False,
+                verbose=False,
+            )
+    finally:
+        logging.disable(logging.NOTSET)
+    assert program is not None
+    graph = program.model_proto
+    graph.ir_version = IR_VERSION
+    _store_halves(graph)
+    library().checker.check_model(graph)
+    _check(graph, example, outputs)
+    return graph, outputs
+
+
+def _check(graph: Any, example: Values, expected: Values) -> None:
+    """Raise an error where a graph computes something else than the module that it was made from."""
+    import onnxruntime
+
+    quiet = onnxruntime.SessionOptions()
+    quiet.log_severity_level = 3
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), quiet, providers=["CPUExecutionProvider"])
+    given = session.run(list(expected), {each.name: example[each.name].numpy() for each in session.get_inputs()})
+    for (name, right), x in zip(expected.items(), given, strict=True):
+        if not np.allclose(right.numpy(), x, rtol=1e-3, atol=1e-3):
+            raise ValueError(
+                f"the exported graph gives another {name} than the model; please report it with its config"
+            )
+
+
+def _store_halves(model: Any) -> None:
+    """Store weights that float16 holds exactly in it, with a cast to float32, and equal ones once.
+
+    The models that ship are written so, and their files stay as small.
+    """
+    onnx, graph = library(), model.graph
+    casts: list[Any] = []
+    stored: dict[bytes, str] = {}
+    again: dict[str, str] = {}
+    kept = []
+    for weight in graph.initializer:
+        array = onnx.numpy_helper.to_array(weight)
+        key = array.dtype.str.encode() + str(array.shape).encode() + array.tobytes()
+        if stored.setdefault(key, weight.name) != weight.name:
+            again[weight.name] = stored[key]
+            continue
+        half = array.astype(np.float16) if array.dtype == np.float32 and array.size > 64 else array
+        if half.dtype == np.float16 and np.array_equal(half.astype(np.float32), array):
+            kept.append(onnx.numpy_helper.from_array(half, f"{weight.name}.half"))
+            casts.append(
+                onnx.helper.make_node("Cast", [f"{weight.name}.half"], [weight.name], to=onnx.TensorProto.FLOAT)
+            )
+        else:
+            kept.append(weight)
+    _rename(graph, again)
+    nodes = list(graph.node)
+    for node in nodes:
+        del node.metadata_props[:]  # where in the code it comes from: a quarter of a small file
+    del graph.initializer[:], graph.node[:], graph.value_info[:]
+    graph.initializer.extend(kept)
+    graph.node.extend(casts + nodes)
+
+
+def _rename(graph: Any, names: dict[str, str]) -> None:
+    """Read other values, also inside the bodies of loops."""
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        for attribute in node.attribute:
+            _rename(attribute.g, names)
+
+
+def library() -> Any:
+    """The package `onnx`, or an error that says how to install it."""
+    try:
+        import onnx
+        import onnxruntime  # noqa: F401  it checks the graphs
+        import onnxscript  # noqa: F401  PyTorch's exporter needs it
+    except ModuleNotFoundError as missing:
+        raise ValueError(
+            f"ONNX graphs need {missing.name}, which is not installed; install it with: pip install 'regard[export]'"
+        ) from missing
+    return onnx
+
+
+# int8
 
 QUANTIZED = ("MatMul", "Gather")
 """The operators whose constant operand becomes int8."""
@@ -115,7 +782,7 @@ def _names_read(nodes: Iterable[Any]) -> set[str]:
     return names
 
 
-DESCRIPTION = "onnx.json"
+# The export
 
 
 def export_onnx(
@@ -144,8 +811,8 @@ def export_onnx(
     A classifier is `classifier.onnx`: `source`, `lengths` → `logits` [batch, classes], `weights` [batch, places] where
     its pooling has them, and `static` [batch, tokens], the TF-IDF weights, where it reads text.
 
-    With `quantization` "int8", matrices and tables are bytes with scales (`onnx_quantization.py`): smaller files, and
-    results that differ in the second or third digit. docs/serving.md has sizes and agreement, measured.
+    With `quantization` "int8", matrices and tables are bytes with scales: smaller files, and results that differ in the
+    second or third digit. docs/serving.md has sizes and agreement, measured.
 
     `force` replaces an export that is there. `weights` is the file that the model was loaded from: its SHA-256 is
     recorded in the folder.
@@ -153,7 +820,12 @@ def export_onnx(
     folder = require_free(folder, "onnx", force=force)
     if problem := model.config.export_problem("onnx"):
         raise ValueError(problem)
-    graphs, description = _classifier(model) if isinstance(model, Classifier) else _encoder_decoder(model, tokenizers)
+    if not isinstance(model, Classifier):
+        _names(model)  # decoders that are not exported are refused here
+    library()
+    copied: Any = deepcopy(model).cpu().float().eval()
+    with torch.no_grad(), formulas() as maps:
+        graphs, description = (_classifier if isinstance(model, Classifier) else _encoder_decoder)(copied, maps)
     values = {
         "task": model.task,
         "reads": model.config.encoder.reads,
@@ -162,10 +834,12 @@ def export_onnx(
         "specials": {"pad": PAD, "begin": BEGIN, "end": END, "unknown": UNKNOWN},
         **description,
     }
+    if tags := getattr(model.config, "tags", []):
+        values["tags"] = dict(zip(tokenizers.source.pieces(tags), tags, strict=True))
     with export_files(folder, weights) as unfinished:
         for name, graph in graphs.items():
             file = Path(unfinished) / f"{name}.onnx"
-            file.write_bytes(graph.build().SerializeToString())
+            file.write_bytes(graph.SerializeToString())
             if quantization == "int8":
                 quantize_file(file)
         tokenizers.save(unfinished)
@@ -175,85 +849,47 @@ def export_onnx(
     return folder
 
 
-def _classifier(model: Classifier) -> tuple[dict[str, OnnxGraph], dict[str, Any]]:
-    g, config = OnnxGraph("classifier"), model.config
-    source, lengths = source_inputs(g, config.encoder.reads, model.encoder)
-    encoded = write_encoder(g, config.encoder.kind, model.encoder, source, lengths)
-    pooled, weights = write_pooling(g, config.head.pooling, model.pooling, encoded, source)
-    # A linear classifier of word counts has no matrix above the pooled vector.
-    logits = linear(g, pooled, model.output.weight) if isinstance(model.output, nn.Linear) else pooled
-    logits = g.op("Add", logits, g.weight(model.bias))
-    g.output("logits", logits, FLOAT, ["batch", config.classes])
-    g.output("places", encoded.lengths, INTEGER, ["batch"])
-    outputs = ["logits", "places"]
-    if weights is not None:
-        g.output("weights", weights, FLOAT, ["batch", "places"])
-        outputs.append("weights")
-    if model.static is not None:
-        static = static_weights(g, model.static.idf, source, lengths)
-        g.output("static", static, FLOAT, ["batch", "tokens"])
-        outputs.append("static")
-    return {"classifier": g}, {"outputs": outputs}
+def _classifier(model: Classifier, maps: list[Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
+    graph, outputs = _graph(ClassifierGraph(model), *_sources(model))
+    return {"classifier": graph}, {"outputs": list(outputs)}
 
 
-def _encoder_decoder(model: EncoderDecoder, tokenizers: TokenizerPair) -> tuple[dict[str, OnnxGraph], dict[str, Any]]:
-    encoder = model.encoder.encoder if isinstance(model.encoder, TagEncoder) else model.encoder
-    writer, tags = _writer(model), getattr(model.config, "tags", [])
-    graphs = {"decoder": _step_graph(model, writer)}
-    if encoder.width:
-        graphs = {"encoder": _start_graph(model, encoder, writer), **graphs}
-    shapes = writer.shapes()
+def _encoder_decoder(model: EncoderDecoder, maps: list[Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
+    config, names = model.config, _names(model)
+    graphs: dict[str, Any] = {}
+    if config.encoder.kind == "none":
+        one = torch.ones(2, dtype=torch.int64)
+        values = {f"state.{name}": x for name, x in names.rows(names.start(model.encode(one[:, None], one))).items()}
+    else:
+        graphs["encoder"], values = _graph(StartGraph(model, names, maps), *_sources(model))
+        values.pop("encoder_weights", None)
+    axes = {name: AXES[name.split(".")[1]] for name in values} | {"token": ("rows",)}
+    described = {
+        name: {
+            "dtype": str(x.dtype).removeprefix("torch."),
+            "shape": [axis or size for axis, size in zip(axes[name], x.shape, strict=True)],
+        }
+        for name, x in values.items()
+    }
+    step = StepGraph(model, names, maps)
+    values = {"token": torch.full((2,), BEGIN), **values}
+    for _ in range(3):  # the exporter takes sizes of 0 and 1 for fixed ones
+        values |= {name.replace("next.", "state."): x for name, x in step(values).items() if name.startswith("next.")}
+    graphs["decoder"], _ = _graph(step, values, axes)
+    sides: list[tuple[str, Any]] = [("encoder", config.encoder), ("decoder", config.decoder)]
     return graphs, {
-        "memory": {name: _described(value) for name, value in shapes.memory.items()},
-        "state": {name: _described(value) for name, value in shapes.state.items()},
+        "memory": {name[7:]: x for name, x in described.items() if name.startswith("memory.")},
+        "state": {name[6:]: x for name, x in described.items() if name.startswith("state.")},
         "most_steps": model.decoder.most_steps,
-        "slots": model.config.slots,  # the last ids, for unknown words of the source
-        "tags": dict(zip(tokenizers.source.pieces(tags), tags, strict=True)) if tags else {},  # of several decoders
-        "layers": {side: getattr(part, "layers", 1) for side, part in _sides(model)},
-        "picture": getattr(model.config.encoder, "size", None),
+        "slots": config.slots,  # the last ids, for unknown words of the source
+        "tags": {},  # of several decoders
+        "layers": {side: getattr(part, "layers", 1) for side, part in sides},
+        "picture": getattr(config.encoder, "size", None),
     }
 
 
-def _writer(model: EncoderDecoder) -> DecoderWriter:
-    parts = model.config.decoder.kind, model.decoder, model.encoder.width
+def _names(model: EncoderDecoder) -> StateNames:
+    kind = model.config.decoder.kind
     if isinstance(model, MultiDecoder):
-        return DecoderSwitchWriter(*parts, model.config.tags)
-    return PointerDecoderWriter(*parts) if model.config.decoder.copies else decoder_writer(*parts)
-
-
-def _sides(model: EncoderDecoder) -> list[tuple[str, Any]]:
-    return [("encoder", model.config.encoder), ("decoder", model.config.decoder)]
-
-
-def _described(value: TensorShape) -> dict[str, Any]:
-    return {"dtype": value.dtype, "shape": list(value.shape)}
-
-
-def _start_graph(model: EncoderDecoder, encoder: Encoder, writer: DecoderWriter) -> OnnxGraph:
-    g, config, shapes = OnnxGraph("encoder"), model.config.encoder, writer.shapes()
-    source, lengths = source_inputs(g, config.reads, encoder)
-    encoded = write_encoder(g, config.kind, encoder, writer.source_ids(g, source), lengths)
-    memory, state = writer.start(g, replace(encoded, source=source))
-    for kind, values, shape in (("memory", memory, shapes.memory), ("state", state, shapes.state)):
-        for name, expected in shape.items():
-            g.output(f"{kind}.{name}", values[name], expected.dtype, expected.shape)
-    if encoded.weights is not None:
-        g.output("encoder_weights", encoded.weights, FLOAT, ["sentences", "maps", "places", "places"])
-    return g
-
-
-def _step_graph(model: EncoderDecoder, writer: DecoderWriter) -> OnnxGraph:
-    g, shapes = OnnxGraph("decoder"), writer.shapes()
-    token = g.input("token", INTEGER, ["rows"])
-    memory = {name: g.input(f"memory.{name}", value.dtype, value.shape) for name, value in shapes.memory.items()}
-    state = {name: g.input(f"state.{name}", value.dtype, value.shape) for name, value in shapes.state.items()}
-    step = writer.step(g, token, memory, state)
-    g.output("logits", writer.logits(g, step, memory), FLOAT, ["rows", model.config.target_vocabulary])
-    for name, value in shapes.state.items():
-        longer = tuple("longer" if size == "steps" else size for size in value.shape)
-        g.output(f"next.{name}", step.state[name], value.dtype, longer)
-    if step.weights is not None:
-        g.output("weights", step.weights, FLOAT, ["rows", "maps", "places"])
-    if step.self_weights is not None:
-        g.output("self_weights", step.self_weights, FLOAT, ["rows", "maps", "seen"])
-    return g
+        return SwitchNames(model.decoder, kind)
+    return PointerNames(model.decoder) if model.config.decoder.copies else state_names(kind, model.decoder)

@@ -62,7 +62,7 @@ class EncoderMemory:
         """Keys from these vectors, which are the values too unless `values` are given."""
         if lengths.device.type == "cpu" and plain(lengths) and bool((lengths < 1).any()):
             raise ValueError(f"every sentence needs at least one place to attend to; the shortest has {lengths.min()}")
-        no_query = vectors.new_empty(len(vectors), 0, getattr(energy, "dim_q", vectors.shape[-1]))
+        no_query = vectors.new_empty(vectors.shape[0], 0, getattr(energy, "dim_q", vectors.shape[-1]))
         _, keys, form = energy.split(no_query, vectors)
         return cls(keys, form, vectors if values is None else values, lengths)
 

@@ -121,7 +121,7 @@ class AttentionPooling(Pooling):
         self.energy = Additive(hidden, width, hidden)
 
     def query_and_keys(self, vectors: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
-        return self.query.to(vectors.dtype).expand(len(vectors), -1, -1), vectors  # query [batch, 1, hidden]
+        return self.query.to(vectors.dtype).expand(vectors.shape[0], -1, -1), vectors  # query [batch, 1, hidden]
 
 
 class LastPooling(Pooling):
@@ -145,5 +145,5 @@ class MaxPooling(Pooling):
         places = torch.arange(vectors.shape[1], device=vectors.device)
         masked = (places >= lengths[:, None])[..., None]
         best = vectors.masked_fill(masked, -torch.inf).max(1)  # values and positions, [batch, width]
-        share = nn.functional.one_hot(best.indices, len(places)).float().mean(1) if weights else None
+        share = nn.functional.one_hot(best.indices, vectors.shape[1]).float().mean(1) if weights else None
         return best.values, share

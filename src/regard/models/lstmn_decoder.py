@@ -200,7 +200,7 @@ class LSTMNDecoder(Decoder[LSTMNDecoderState]):
         """The state before the first step, of as many layers as there are `starts`."""
         vectors, tape = annotations.vectors, annotations.tape
         dtype = loop_dtype(like)
-        rows = len(annotations.lengths)
+        rows = annotations.lengths.shape[0]
         loops = [layer.begin(rows, steps, dtype, start) for layer, start in zip(self.layers, starts, strict=False)]
         if self.energy is None:
             return LSTMNDecoderState(loops, None, LSTMNStep(), 1)

@@ -210,17 +210,20 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
         # The state itself stays in float32 at least: rounding it at every step would add up.
         wide = torch.promote_types(dtype, torch.float32)
         # The query is the state before a step, which its cell multiplies too: one product for both. Luong's is not.
-        with_query = None if self._luong else self.cells[0] if self.second is None else self.second
+        also = None if self._luong else project
 
-        def unroll(cell: RecurrentCell) -> LoopCell:
+        def unroll(cell: RecurrentCell, also: Tensor | None) -> LoopCell:
             mask = None
             if self.training and self.config.recurrent_dropout:
                 mask = self.recurrent_dropout(vectors.new_ones(len(vectors), self.config.width, dtype=wide))
-            return cell.unroll(dtype, also=project if cell is with_query else None, mask=mask)
+            return cell.unroll(dtype, also=also, mask=mask)
 
         loop = RecurrentLoop(
-            cells=[unroll(cell) for cell in self.cells],
-            second=None if self.second is None else unroll(self.second),
+            cells=[
+                unroll(cell, None if number or self.second is not None else also)
+                for number, cell in enumerate(self.cells)
+            ],
+            second=None if self.second is None else unroll(self.second, also),
             memory=None if self.energy is None else EncoderMemory.project(self.energy, vectors, annotations.lengths),
             query=DeferredLinear(project.to(dtype)) if self._luong and project is not None else None,
             join=DeferredLinear(self.join.weight.to(dtype)) if self._luong else None,
@@ -228,7 +231,7 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
             context=None if self.context is None else self.context(annotations.summary),
         )
         starts = [torch.tanh(bridge(annotations.summary)).to(wide) for bridge in self.bridges] or [
-            vectors.new_zeros(len(annotations.lengths), self.config.width, dtype=wide)
+            vectors.new_zeros(annotations.lengths.shape[0], self.config.width, dtype=wide)
         ] * len(self.cells)
         hidden = [cell.first(start) for cell, start in zip(self.cells, starts, strict=True)]
         feeds = self._luong and self.config.input_feeding
@@ -272,7 +275,9 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
             return self.dropout(torch.stack([s.fed for s in steps if s.fed is not None], 1))  # type: ignore[no-any-return]
         h = torch.stack([s.hidden[-1][0] for s in steps], 1)
         if self.energy is None:
-            c = loop.summary.repeat_interleave(len(h) // len(loop.summary), 0)[:, None].expand(-1, len(steps), -1)
+            c = loop.summary.repeat_interleave(h.shape[0] // loop.summary.shape[0], 0)[:, None].expand(
+                -1, len(steps), -1
+            )
         else:
             c = torch.stack([s.context for s in steps if s.context is not None], 1)
         joined = linear(self.join, torch.cat([h.to(y.dtype), y, c.to(y.dtype)], -1))

@@ -111,7 +111,7 @@ class TransformerDecoder(Decoder[TransformerDecoderState]):
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> TransformerDecoderState:
         source = [None if layer.cross is None else layer.cross.keys(annotations.vectors) for layer in self.layers]
         config, like = self.config, self.embedding.weight if source[0] is None else source[0][0]
-        heads, rows = config.key_heads or config.heads, len(annotations.lengths) * beams
+        heads, rows = config.key_heads or config.heads, annotations.lengths.shape[0] * beams
         room = (len(source), 2, rows, heads, steps, config.width // config.heads)
         lengths, places = annotations.lengths, annotations.vectors.shape[1]
         # On a GPU reading the lengths would wait for it.
