@@ -143,6 +143,7 @@ class Call:
         self._k: list[Tensor] = [] if k is None else [k]  # the rows of all forward passes, in parts
         self._v: list[Tensor] = [] if v is None else [v]
         self._key_versions = self._versions_of_keys()
+        self._keys_fixed = True  # they lie in no buffer that is filled in place from step to step
         self._source: tuple[Source, ...] | None = None
         self._changed = False
         self._weights: Weights | None = None
@@ -265,7 +266,7 @@ class Call:
             step.complete()
             self._cut_unfilled(step)
             step = step.cut(self.total + step.queries)
-        old = step.keys - step.queries
+        old, in_place = step.keys - step.queries, self.shares_keys(step)
         if step.keys == self.total and step.queries == 1 and self._fills_buffer(step):
             # A buffer of the maximum length, filled in place: earlier passes did not see what is new in it.
             if self._sources() != step._sources():
@@ -279,6 +280,7 @@ class Call:
         else:
             return False
         step.first, self._source = self.total - step.keys, step._sources()
+        self._keys_fixed = self._keys_fixed and not in_place
         if store is None:
             self._key_versions = self._key_versions if self._k[-1] is not step._k[-1] else step._key_versions
         else:
@@ -446,7 +448,7 @@ class Call:
         if not self._v:
             self.complete()
         if len(self._k) > 1:
-            self._changed = self._changed or self._key_versions != self._versions_of_keys()
+            self._changed = self._changed or (self._keys_fixed and self._key_versions != self._versions_of_keys())
             self._hold(torch.cat(self._k, dim=-2), torch.cat(self._v, dim=-2))
 
     def outputs(self) -> tuple[Int[Tensor, " rows"], Float[Tensor, "*batch rows d_v"]]:
@@ -518,7 +520,7 @@ class Call:
 
     def changed(self) -> bool:
         """Whether something the weights depend on was changed in place."""
-        if self._key_versions != self._versions_of_keys():
+        if self._keys_fixed and self._key_versions != self._versions_of_keys():
             return True
         return any(x._changed or x._versions != [version_of(t) for t in x._fixed()] for x in self.passes)
 

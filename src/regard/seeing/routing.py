@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .call import Call
-    from .interventions import Intervention
+    from .interventions import ModelIntervention
     from .modules import Parts
     from .taps_written import OpenSoftmax
     from .watch import Watch
 
 watches: tuple[Watch, ...] = ()
 """The open watches. Replaced as a whole, never changed in place: threads read it without a lock."""
-ablations: tuple[Intervention, ...] = ()
+ablations: tuple[ModelIntervention, ...] = ()
 """The open `ablate` blocks and other interventions, replaced the same way."""
 
 _FUNCTIONAL = vars(torch.nn.functional)
@@ -46,7 +46,7 @@ def set_watches(now: tuple[Watch, ...]) -> None:
     watches = now
 
 
-def set_ablations(now: tuple[Intervention, ...]) -> None:
+def set_ablations(now: tuple[ModelIntervention, ...]) -> None:
     """Replace the open interventions. The caller holds a lock."""
     global ablations
     ablations = now
@@ -56,7 +56,7 @@ class ThreadState:
     """What the taps know of the code that runs in one thread."""
 
     __slots__ = (
-        "captured", "interface_call", "multihead", "multihead_forward", "softmaxes", "suspended", "unheard",
+        "captured", "interface_call", "multihead", "softmaxes", "suspended", "unheard",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -64,10 +64,8 @@ class ThreadState:
         """Results of softmaxes that may yet be multiplied with values."""
         self.unheard: nn.Module | None = None
         """The attention module whose `forward` runs, until a call of it is reported as seen or as missed."""
-        self.multihead_forward: nn.Module | None = None
-        """The nn.MultiheadAttention whose `forward` runs. Modules that compute its parameters may run inside it."""
         self.multihead: nn.Module | None = None
-        """The same inside `F.multi_head_attention_forward`, which calls no module."""
+        """The nn.MultiheadAttention whose `forward` runs."""
         self.suspended = False
         """Inside a call that is reported as a whole: the functions it is made of are not reported."""
         self.interface_call: InterfaceCall | None = None
@@ -191,7 +189,7 @@ def capture_calls() -> Iterator[list[Call]]:
         local.state.captured, local.state.interface_call = before
 
 
-def ablations_of(module: nn.Module | None) -> list[tuple[Intervention, str]]:
+def ablations_of(module: nn.Module | None) -> list[tuple[ModelIntervention, str]]:
     """The ablations that concern this module (by default the calling one), each with the module's name in it."""
     if not ablations or local.state.captured is not None:
         return []

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ..attention.energy_matrix import EnergyMatrix
-    from .interventions import Intervention
+    from .interventions import ModelIntervention
 
 
 class EagerFormula(NamedTuple):
@@ -111,7 +111,7 @@ def _attention(
 
 def _ablated_mask(
     mask: Any,
-    ablations: list[tuple[Intervention, str]],
+    ablations: list[tuple[ModelIntervention, str]],
     implementation: str,
     module: nn.Module,
     q: Tensor,

@@ -47,23 +47,18 @@ def _replacements() -> Iterator[Replacement]:
 def _module_forward(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Notes which module runs. To find it by the call stack takes longer: its `forward` has many variables."""
     state = routing.local.state
-    before, state.multihead_forward = state.multihead_forward, module
+    before, state.multihead = state.multihead, module
     try:
         return original(module, *args, **kwargs)
     finally:
-        state.multihead_forward = before
+        state.multihead = before
 
 
 def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     needs_weights = args[NEED_WEIGHTS] if len(args) > NEED_WEIGHTS else kwargs.get("need_weights", True)
     state = routing.local.state
-    module = state.multihead_forward
     if not needs_weights:
-        outer, state.multihead = state.multihead, module
-        try:
-            return original(*args, **kwargs)
-        finally:
-            state.multihead = outer
+        return original(*args, **kwargs)
     if routing.ablations and routing.ablations_of(None):
         raise ValueError("nn.MultiheadAttention can be ablated only when called with need_weights=False")
     before, state.suspended = state.suspended, True
@@ -102,7 +97,7 @@ def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             dropout=options["dropout_p"] if options["training"] else 0.0,
             cross=query is not key and query.data_ptr() != key.data_ptr(),
         ),
-        module,
+        state.multihead,
         output=result[0],
         arrange=arrange,
     )
@@ -144,7 +139,7 @@ def _native(original: Callable[..., Any], *args: Any) -> Any:
             origin="nn.MultiheadAttention, fast path",
             cross=query is not key,
         ),
-        routing.local.state.multihead_forward,
+        routing.local.state.multihead,
     )
     return result
 
