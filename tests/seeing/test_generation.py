@@ -109,6 +109,19 @@ def test_a_reordered_cache_begins_a_new_call() -> None:
     assert seen.faithful
 
 
+def test_two_watches_join_the_steps_each_for_itself() -> None:
+    (q, k, v), model = inputs(6), Kernel()
+    with torch.no_grad(), watch(model) as outer:
+        model(q[..., :4, :], k[..., :4, :].clone(), v[..., :4, :].clone())
+        with watch(model) as inner:
+            for n in (5, 6):
+                model(q[..., n - 1 : n, :], k[..., :n, :].clone(), v[..., :n, :].clone())
+    assert [call.steps for call in outer] == [[4, 1, 1]]
+    assert [call.steps for call in inner] == [[1, 1]]
+    assert outer.faithful
+    assert inner.faithful
+
+
 def test_a_question_in_the_middle_of_a_generation_does_not_end_it() -> None:
     (q, k, v), model = inputs(7), Kernel()
     with torch.no_grad(), watch(model) as seen:

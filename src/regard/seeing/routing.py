@@ -11,7 +11,6 @@ import functools
 import sys
 import threading
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -157,7 +156,7 @@ def report(
         return
     for at, (watch, name, part) in enumerate(_watches_of(module if module is not None else own.multihead)):
         if name_filter is None or name_filter(_name_and_class(watch, name, part)):
-            mine = call if not at else copy(call)
+            mine = call if not at else make()  # each watch joins the steps of generations by itself
             mine.name, mine.ablated = name, "" if is_note or not ablations else _ablated(part)
             try:
                 watch.seen.add(mine, output, arrange)

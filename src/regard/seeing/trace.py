@@ -29,7 +29,6 @@ from ..attention.modifiers import Modifier
 from ..attention.normalizers import Normalizer, Softmax
 from ..attention.part import UnknownPartError
 from ..files import DamagedFileError, replacing_folder
-from . import generation  # noqa: F401  a part of older traces
 from .call import IN_ITS_OWN_CODE, Call
 from .storage import Intervals, TensorStorage, format_bytes
 
