@@ -279,7 +279,7 @@ class Call:
             self._grow(step, old, store)
         else:
             return False
-        step.first, self._source = self.total - step.keys, step._sources()
+        step.first, self._source = self.total - step.keys, None if store is None else step._sources()
         self._keys_fixed = self._keys_fixed and not in_place
         if store is None:
             self._key_versions = self._key_versions if self._k[-1] is not step._k[-1] else step._key_versions

@@ -273,6 +273,11 @@ def calling_module() -> nn.Module | None:
     return None
 
 
+def called_by_regard() -> bool:
+    """Whether it was code of regard that called the function whose replacement asks."""
+    return bool(sys._getframe(3).f_globals.get("__name__", "").startswith("regard."))
+
+
 class Replacement(NamedTuple):
     """`owner.name` becomes a function that calls `function(original, *args, **kwargs)`."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 import string
-import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -339,7 +338,7 @@ def _softmax(
     state = routing.local.state
     with routing.suspend_reports():  # F.softmax may call the others
         weights = original(input, dim, *args, **kwargs)
-    if sys._getframe(2).f_globals.get("__name__", "").startswith("regard."):  # attend reports its own calls
+    if routing.called_by_regard():  # attend reports its own calls
         return weights
     if state.interface_call is not None:
         state.interface_call.weights = weights

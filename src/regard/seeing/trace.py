@@ -149,7 +149,9 @@ class Seen:
         if call.name in self._pass:  # the next forward pass
             self._pass = {}
         # On a GPU a comparison waits for all that was launched before it: one module of each forward pass compares.
-        trusted = bool(call._k) and call.k.is_cuda and not storage.copies and next(iter(self._pass.values()), False)
+        trusted = (
+            call.q is not None and call.q.is_cuda and not storage.copies and next(iter(self._pass.values()), False)
+        )
         joined = last.append(call, storage.store if storage.copies else None, trusted)
         self._pass[call.name] = joined
         storage.bytes += size if joined else 0
