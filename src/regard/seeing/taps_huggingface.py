@@ -198,14 +198,14 @@ def _call(
     """A call by the arguments of the interface, whose weights are those of a formula."""
     rounded, has_sinks = formula
     bias, sinks = options.get("position_bias"), _sinks(module, options) if has_sinks else None
-    is_tensor = isinstance(mask, torch.Tensor)
+    tensor, other = (mask, None) if isinstance(mask, torch.Tensor) else (None, mask)
 
     def energies(call: Call) -> EnergyMatrix:
         assert call.q is not None
         if sinks is not None:
             call.normalize = Softmax(sink=sinks.detach().flatten())
         call.cross = routing.is_cross(module)
-        own_mask = call.mask if is_tensor else mask
+        own_mask = other if call.mask is None else call.mask
         return _energies(implementation, module, call.q, call.k, own_mask, options, rounded)
 
     return Call(
@@ -214,7 +214,7 @@ def _call(
         q=query,
         k=key,
         v=value,
-        mask=mask if is_tensor else None,
+        mask=tensor,
         learned=[x for x in (bias, sinks) if x is not None],
         settings=None
         if bias is not None
