@@ -68,7 +68,7 @@ def _square(seen: Any) -> set[str]:
     held = set()
     for call in seen:
         shape = call.shape[-2:]
-        energies = call.record.energies
+        energies = call.energies
         biases = [(x.added, call.matrix or "a bias of its own") for x in energies.modifiers if x.added is not None]
         if energies.mask is not None and energies.mask.seen is not None:
             biases.append((energies.mask.seen, "a mask that is no interval of keys"))

@@ -60,7 +60,6 @@ def random_trace(tokens: int) -> TraceView:
     from regard.attention.energy_matrix import EnergyMatrix
     from regard.seeing import Seen
     from regard.seeing.call import Call
-    from regard.seeing.generation import Record
     from regard.viewer.traces import TraceView
 
     torch.manual_seed(0)
@@ -69,7 +68,7 @@ def random_trace(tokens: int) -> TraceView:
     seen = Seen(f"{tokens} tokens")
     energies = EnergyMatrix(q, k, DotForm(64**-0.5), (1, 2))
     out = attend(q[..., rows, :], k, v)
-    seen.calls.append(Call("layer.0", Record(energies, v, out, "made up", cross=False, rows=rows)))
+    seen.calls.append(Call(out, energies=energies, v=v, name="layer.0", origin="made up", cross=False, rows=rows))
     return TraceView.of(seen, f"{tokens} tokens")
 
 

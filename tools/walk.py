@@ -1,6 +1,6 @@
 """Which source files a reader meets who follows one call through regard: python -m tools.walk WALK | COMMAND …
 
-    python -m tools.walk attend | tile                        one of WALKS, below
+    python -m tools.walk attend | watch | tile                   one of WALKS, below
     python -m tools.walk translate --show "The small dog."    a command line of `regard`
     python -m tools.walk script.py                            any script (with PYTHONPATH, of any version of regard)
 
@@ -27,6 +27,16 @@ x = torch.randn(2, 100, 64)
 energy = regard.Additive(64, 64, 32)
 walk()
 regard.attend(x, x, x, energy=energy, mask=regard.padding([100, 70]))
+""",
+    "watch": """
+import torch, transformers, regard
+config = transformers.GPT2Config(n_layer=2, n_embd=32, n_head=2, vocab_size=50, bos_token_id=1, eos_token_id=1)
+model, ids = transformers.GPT2Model(config).eval(), torch.tensor([[3, 4, 5, 6]])
+walk()
+with torch.no_grad(), regard.watch(model) as seen:
+    model(ids)
+seen[0].head(1).top(3)
+seen[0].fidelity()
 """,
     "tile": """
 import json, urllib.request

@@ -244,7 +244,7 @@ def test_watch_trace_and_neuron(tmp_path: Path) -> None:
     seen.save(tmp_path / "trace")
     call = r.load_trace(tmp_path / "trace")[0]
     assert call.fidelity().faithful
-    assert isinstance(call.record.normalize, Squared)
+    assert isinstance(call.normalize, Squared)
     torch.testing.assert_close(call.weights.tile(slice(None), slice(None)), _formula(q, k, v)[1])
     terms = neuron_view(call.head(1), 5, range(12))
     assert terms["kind"] == "function"

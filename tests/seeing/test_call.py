@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import regard
 from regard import watch
-from regard.seeing.call import GraphOutput, OutputGradients
+from regard.seeing.storage import TensorStorage
 
 
 def _loss(x: Tensor) -> Tensor:
@@ -199,16 +199,16 @@ def test_a_frozen_model_may_change_the_output_in_place(case: str) -> None:
         torch.testing.assert_close(call.gradient, gradient)
 
 
-def test_a_gradient_that_cannot_be_kept_does_not_stop_the_backward_pass() -> None:
-    def store(x: Tensor) -> Tensor:
+def test_a_gradient_that_cannot_be_kept_does_not_stop_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def store(self: TensorStorage, x: Tensor) -> Tensor:
         raise OSError("no space left")
 
-    out = torch.ones(1, 2, 3, requires_grad=True) * 1
-    gradients = OutputGradients("layer", store)
-    gradients.follow(GraphOutput(out))
-    out.sum().backward()
-    with pytest.raises(ValueError, match="layer has no gradient: it could not be kept: no space left"):
-        gradients.joined()
+    monkeypatch.setattr(TensorStorage, "store", store)
+    model = Stack(CASES["sdpa"][0]).double()
+    with watch(model, gradients=True) as seen:
+        model(torch.randn(2, 7, 8, dtype=torch.float64)).sum().backward()
+    with pytest.raises(ValueError, match=r"layers\.0 has no gradient: it could not be kept: no space left"):
+        _ = seen[0].gradient
 
 
 CONFIGS = {

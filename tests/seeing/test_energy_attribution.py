@@ -54,7 +54,7 @@ def test_the_parts_add_up_to_the_energy(kind: str, budget: float, through: str) 
         model(TEXTS)
     for layer, head, query, key in ((2, 3, -1, 4), (1, 0, 6, 6), (0, 2, 5, 1)):
         parts = energy_attribution(model, TEXTS, layer=layer, head=head, query=query, key=key, through=through)
-        energies = seen[layer].record.energies
+        energies = seen[layer].energies
         q, k = energies.a[:, head, query], energies.b[:, head // energies.groups, key]
         torch.testing.assert_close(parts.energy, energies.form.scale * (q * k).sum(-1), rtol=1e-6, atol=1e-9)
         assert parts.heads.shape == (3, layer, 4)
@@ -79,7 +79,7 @@ def test_each_head_of_a_gpt2_is_the_product_written_out() -> None:
     block = model.transformer.h[2]
     x = hidden[2][:, 7]
     scale = (x.var(-1, unbiased=False, keepdim=True) + block.ln_1.eps).sqrt()
-    k = seen[2].record.energies.b[:, 1, 3]
+    k = seen[2].energies.b[:, 1, 3]
     with torch.no_grad():
         for n, h in ((0, 0), (1, 3)):
             columns = slice(4 * h, 4 * h + 4)

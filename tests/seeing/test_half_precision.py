@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from regard import load_trace, watch
-from regard.seeing.generation import tensors_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,9 +48,7 @@ def run(model: nn.Module, length: int) -> tuple[Seen, list[torch.Tensor]]:
 
 
 def held(seen: Seen) -> int:
-    storages = {
-        x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for c in seen for x in tensors_of(c.record)
-    }
+    storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for c in seen for x in c.tensors()}
     return sum(storages.values())
 
 
@@ -83,7 +80,7 @@ def test_a_padded_batch_keeps_intervals_of_each_entry() -> None:
     with torch.no_grad(), watch(model) as seen:
         wanted = model(input_ids=ids, attention_mask=mask, output_attentions=True).attentions
     assert seen.faithful is True
-    assert not any(x.numel() >= 130 * 130 for call in seen for x in tensors_of(call.record))
+    assert not any(x.numel() >= 130 * 130 for call in seen for x in call.tensors())
     for call, theirs in zip(seen, wanted, strict=True):
         torch.testing.assert_close(call.weights.tile(slice(None), slice(None)), theirs, atol=2e-5, rtol=0)
 
@@ -102,4 +99,4 @@ def test_a_mask_with_an_empty_row_or_a_gap_is_kept_as_it_is() -> None:
             model(x, mask)
         shown = seen[0].weights.tile(slice(None), slice(None))
         assert float(shown[0, 0][~mask].abs().max()) == 0
-        assert any(x.numel() == 150 * 150 for x in tensors_of(seen[0].record))
+        assert any(x.numel() == 150 * 150 for x in seen[0].tensors())

@@ -59,7 +59,7 @@ class Kernel(nn.Module):
 def test_a_watch_that_another_thread_closes_during_a_call_stops_no_model() -> None:
     """After each line of the functions that pass a call on, as a switch of threads may be after each."""
     model, x, lines = Kernel(), torch.randn(1, 2, 3, 4), 0
-    functions = {routing.try_capture.__code__, routing._watches_of.__code__}
+    functions = {routing.report.__code__, routing._watches_of.__code__}
     while True:
         with torch.no_grad(), watch(model):
             opened, left, module = routing.watches, lines, model

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,8 +17,8 @@ from regard.seeing.storage import HostCopies
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from regard.seeing.generation import Record
-    from regard.seeing.recorder import CapturedCall
+    from regard.attention.energy_matrix import EnergyMatrix
+    from regard.seeing.call import Call
 
 gpu = pytest.mark.gpu
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -143,7 +142,7 @@ def test_a_limit_holds_for_copies_and_they_go_with_their_call(where: str, tmp_pa
     assert "1 calls were not kept" in repr(seen)
     del x, mask
     gc.collect()
-    assert not seen._recorder.storage._copies  # no copy is held for an original that is gone
+    assert not seen._storage._copies  # no copy is held for an original that is gone
 
 
 class Cached(nn.Module):
@@ -174,14 +173,15 @@ def test_without_values_every_call_is_proved_at_once(tmp_path: Path) -> None:
 
 def test_without_values_a_wrong_step_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = Cached(), torch.randn(1, 2, 44, 8)
-    record = taps._record
+    energies = taps._energies
 
-    def wrong(call: CapturedCall) -> Record:
+    def wrong(scale: float | None, is_causal: bool, module: nn.Module | None, call: Call) -> EnergyMatrix:
         """The third step has another output than the model computed."""
-        made = record(call)
-        return replace(made, out=made.out + 1) if call.keys == 42 else made
+        if call.keys == 42:
+            call.out = call.out + 1
+        return energies(scale, is_causal, module, call)
 
-    monkeypatch.setattr(taps, "_record", wrong)
+    monkeypatch.setattr(taps, "_energies", wrong)
     with torch.no_grad(), watch(model, keep="qk") as seen:
         for stop in range(40, 45):
             model(x, stop)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import load_trace, note, watch
-from regard.seeing import recorder
+from regard.seeing import trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,7 +136,7 @@ def test_weights_are_those_before_dropout() -> None:
     q, k, v = inputs()
     seen = seen_of(lambda q, k, v: nn.functional.dropout(softmax(q, k), 0.25, True) @ v, q, k, v, training=True)
     torch.testing.assert_close(seen[0].weights.tile(slice(None), slice(None)), softmax(q, k))
-    assert seen[0].record.dropout == pytest.approx(0.25)
+    assert seen[0].dropout == pytest.approx(0.25)
     assert seen.faithful is None
 
 
@@ -269,7 +269,7 @@ def test_whole_matrices_are_named_with_their_size() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"limit": "1GB"}, {"keep": "cpu"}], ids=["none", "limit", "cpu"])
 def test_matrices_beyond_the_limit_are_named(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "MATRICES", 2 * B * H * Q * K * 4)
+    monkeypatch.setattr(trace, "MATRICES", 2 * B * H * Q * K * 4)
     model, x = Block(WAYS["product"]), inputs()
     with torch.no_grad(), watch(model, **options) as seen:
         for _ in range(3):

@@ -1,16 +1,22 @@
-"""Gradients of the outputs of calls, ∂L/∂o: hooks on the tensors that the model goes on with."""
+"""Call: the attention of one module, from the tap that makes it to the page that draws it."""
 
 from __future__ import annotations
 
+import math
 import re
+from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from ..attention.blocks import ChangedInPlaceError
+from ..attention.blocks import ChangedInPlaceError, version_of
 from ..attention.contributions import Contributions
+from ..attention.normalizers import Softmax
 from ..attention.weights import Weights
-from .generation import Generation, placed
+from .generation import joined_mask, joined_modifiers, some_rows, with_short_masks, without_unfilled
+from .modules import WHOLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,81 +25,15 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
+    from ..attention.energy_matrix import EnergyMatrix
     from ..attention.masks import Mask
+    from ..attention.normalizers import Normalizer
     from .figures import Tokens
-    from .generation import Record
-    from .modules import HeadShare
+    from .modules import HeadShare, ModuleDepths
 
-
-def _same(g: Tensor) -> Tensor:
-    return g
-
-
-def _start_graph(x: Tensor) -> None:
-    """Let the graph for gradients begin at x.
-
-    As a leaf, the model could not change it in place afterwards. So it becomes the result of an addition to none of
-    its numbers. A view stays a leaf: PyTorch loses the hooks of a view whose base is changed in place.
-    """
-    if x._is_view():
-        x.requires_grad_()
-    else:
-        x[:0].add_(x.new_zeros(()).requires_grad_())
-
-
-class GraphOutput(NamedTuple):
-    """The output of a call as the model goes on to use it, with its graph."""
-
-    tensor: Tensor
-    arrange: Callable[[Tensor], Tensor] = _same
-    """From the gradient of `tensor` to that of W·v, [*batch, T_q, D_v]."""
-
-
-class OutputGradients:
-    """The gradients of one call's outputs, one for each step, of the last backward pass.
-
-    A hook keeps no graph alive, and needs no other backward pass than the one the caller runs.
-    """
-
-    def __init__(self, name: str, store: Callable[[Tensor], Tensor]) -> None:
-        self._name = name
-        self._store = store
-        self._steps: list[Tensor | None] = []
-        self._missing = ""
-
-    def follow(self, output: GraphOutput | None) -> None:
-        """Keep the gradient of this output, that of the next step, when a backward pass computes it."""
-        step = len(self._steps)
-        self._steps.append(None)
-        if output is None:
-            self._missing = "this way of computing attention does not expose its output with a graph"
-            return
-        tensor, arrange = output
-        if torch.is_grad_enabled() and not tensor.requires_grad and not tensor.is_inference():
-            _start_graph(tensor)  # no parameter needs a gradient
-        if not tensor.requires_grad:
-            self._missing = "the model ran without a graph, under torch.no_grad or torch.inference_mode"
-            return
-
-        def keep(gradient: Tensor) -> None:
-            try:
-                with torch.no_grad():
-                    self._steps[step] = self._store(arrange(gradient.detach()))
-            except Exception as error:  # an error of ours must not stop the backward pass
-                self._missing = f"it could not be kept: {error}"
-
-        tensor.register_hook(keep)
-
-    def joined(self) -> Float[Tensor, "*batch q d_v"]:
-        """The gradients of all steps, one below the other."""
-        steps = [x for x in self._steps if x is not None]
-        if not steps or self._missing:
-            reason = self._missing or "no backward pass reached it; call loss.backward()"
-            raise ValueError(f"{self._name} has no gradient: {reason}")
-        if len(steps) < len(self._steps):
-            raise ValueError(f"{self._name}: a backward pass reached {len(steps)} of its {len(self._steps)} steps")
-        return steps[0] if len(steps) == 1 else torch.cat(steps, dim=-2)
-
+    After = Callable[[Tensor, Tensor], Tensor]
+    """From W·v of some rows, [*batch, rows, D_v], and the indices of these rows, to the output of the model."""
+    Source = tuple[StorageWeakRef, int, tuple[int, ...], object]
 
 CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|multihead_attn|memory|source")
 
@@ -101,6 +41,9 @@ BUDGET = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.
 """The rounding error that weights may have, as a share of what depends on them: of the output less the mean value."""
 ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 6e-4, torch.bfloat16: 5e-3}
 """The rounding error of the output itself, as a share of all of it."""
+IN_ITS_OWN_CODE = "softmax in its own code"
+"""The origin of a call whose softmax stands in the module."""
+SOFTMAX = Softmax()
 
 
 class MeasuredFidelity(NamedTuple):
@@ -132,104 +75,434 @@ class Call:
     """The attention of one module: `call.weights` has the weights, `call.head(5)` those of one head.
 
     Rows are queries: those of the prompt first, then one for each token generated.
+
+    While the model runs a tap makes one: references to tensors, how often each was changed, and some rows of the
+    output. What they mean is decided when somebody asks: `energies` may be a function of the call, which also sets what
+    else it finds out (`normalize`, `cross`, `v`, `after`, …). A generation is one call: `later` are those of its later
+    forward passes, whose keys contain those before, so that the newest keys and values are all that is held.
     """
 
     def __init__(
         self,
-        name: str,
-        record: Record | Callable[[], Record],
-        original: Record | None = None,
-        layer: Callable[[], int | None] | int | None = None,
+        out: Float[Tensor, "*batch q d_v"] | None,
+        *,
+        energies: EnergyMatrix | Callable[[Call], EnergyMatrix],
+        q: Float[Tensor, "*batch q d"] | None = None,
+        k: Float[Tensor, "*batch_k k d"] | None = None,
+        v: Float[Tensor, "*batch_k k d_v"] | None = None,
+        mask: Tensor | None = None,
+        state: Float[Tensor, "*batch q"] | None = None,
+        learned: Sequence[Tensor] = (),
+        settings: tuple[Any, ...] | None = None,
+        normalize: Normalizer = SOFTMAX,
+        origin: str = "",
+        name: str = "",
+        layer: int | None = None,
         ablated: str = "",
-        share: Callable[[], HeadShare] | None = None,
-        inputs: tuple[Tensor, ...] = (),
+        cross: bool | None = None,
+        dropout: float = 0.0,
+        rows: Int[Tensor, " rows"] | None = None,
+        matrix: str = "",
+        steps: list[int] | None = None,
     ) -> None:
-        """`record` may be a function that computes it on first use, from `inputs`.
+        """`learned` are further tensors that the weights depend on, or all of them where q, k, v are not known yet.
 
-        `original` is the model's record if `record` is a copy of it.
+        `settings` are equal for calls that may be of one generation; None if only their energies can tell. `rows` are
+        the queries that `out` belongs to, by default all, of which a copy of some is kept.
         """
-        self._inputs = inputs
-        self.name = name
-        self._layer = layer
-        self._share = share
+        if not callable(energies):
+            q, k = energies.a, energies.b
+        if any(x is not None and x.requires_grad for x in (out, q, k, v)):
+            q, k, v, out, state = (None if x is None else x.detach() for x in (q, k, v, out, state))
+        self.address = 0 if out is None or out.is_nested else out.data_ptr()
+        if rows is None and out is not None:
+            rows, out = some_rows(out)
+        self.q, self.mask, self.state = q, mask if mask is None or not mask.requires_grad else mask.detach(), state
+        self.rows, self.out = rows, out
+        self.name, self._layer, self.origin, self.normalize = name, layer, origin, normalize
         self.ablated = ablated
         """What an `ablate` block around the watch changed in this call: "heads 0, 3"; empty if nothing."""
-        self._deferred = record if callable(record) else None
-        self._generation = None if callable(record) else Generation(record, original)
-        self._gradients: OutputGradients | None = None
-        self._weights: Weights | None = None
-        self._fidelity: MeasuredFidelity | None = None
-        self._measured_versions: list[object] = []
-
-    @property
-    def generation(self) -> Generation:
-        """What was recorded: the steps, and the record of the first."""
-        if self._generation is None:
-            assert self._deferred is not None
-            self._generation, self._deferred = Generation(placed(self._deferred(), torch.Tensor.detach)), None
-        return self._generation
-
-    @property
-    def record(self) -> Record:
-        """The record of the first step: what computed it, sinks, dropout and so on are those of all steps."""
-        return self.generation.first
-
-    @property
-    def origin(self) -> str:
-        """The function that computed it, and its kernel if that is known."""
-        return self.record.origin
-
-    @property
-    def matrix(self) -> str:
+        self.cross = cross
+        """Whether keys come from another sequence than queries, if that is known."""
+        self.dropout = dropout
+        self.matrix = matrix
         """Why the weights are held as a whole matrix; empty if queries and keys are held instead."""
-        return "" if self._generation is None else self._generation.first.matrix
+        self.after: After | None = None
+        """What the model computes from W·v to get `out`, row by row; None if `out` is W·v."""
+        self.measured: float | None = None
+        """The fidelity error, if it was measured before and cannot be measured now."""
+        self.budget: float | None = None
+        """The error that rounding explains, as measured with it."""
+        self.depths: ModuleDepths | None = None
+        self.settings, self._steps, self._learned = settings, steps, learned
+        self.later: list[Call] = []
+        self.first = 0
+        """The first key that this forward pass sees, among those of all."""
+        self.keys = self.total = 0 if k is None else k.size(-2)
+        """The keys of this forward pass, and those of all."""
+        self._k: list[Tensor] = [] if k is None else [k]  # the rows of all forward passes, in parts
+        self._v: list[Tensor] = [] if v is None else [v]
+        self._key_versions = self._versions_of_keys()
+        self._keys_fixed = True  # they lie in no buffer that is filled in place from step to step
+        self._source: tuple[Source, ...] | None = None
+        self._changed = False
+        self._weights: Weights | None = None
+        self._fidelity: tuple[MeasuredFidelity, bool] | None = None
+        self._gradient: Tensor | None = None
+        self._no_gradient = "gradients were not kept; record with watch(model, gradients=True)"
+        self._own: EnergyMatrix | None = None
+        self._make = energies if callable(energies) else None
+        self._versions = [version_of(x) for x in self._fixed()]
+        if not callable(energies):
+            self._set(energies)
+
+    # What the taps and the trace do with it
+
+    def _fixed(self) -> list[Tensor]:
+        """What the weights depend on, without keys and values, which a cache may fill further in place."""
+        if self._own is None:
+            return [x for x in (self.q, self.state, self.mask, *self._learned) if x is not None]
+        energies, normalize = self._own, self.normalize
+        references = [x for x in energies.references() if x is not energies.b]
+        state = [] if self.state is None else [self.state]
+        return [*references, *energies.learned(), *normalize.tensors(), *normalize.function_tensors(), *state]
+
+    def _versions_of_keys(self) -> list[int | None]:
+        return [version_of(x) for x in (*self._k[-1:], *self._v[-1:])]
+
+    def complete(self) -> Call:
+        """Make the energies of all forward passes, where only references were kept."""
+        if not self.later:
+            self._complete()
+        elif any(step._make is not None for step in self.passes):
+            k, v = self.k, self.v
+            for step in self.passes:
+                step._k, step._v = ([x.narrow(-2, step.first, step.keys)] for x in (k, v))
+                step._complete()
+                step._k = step._v = []
+            self._k, self._v = [k], [v]
+        return self
+
+    def _complete(self) -> None:
+        if self._make is None:
+            return
+        changed = self._versions != [version_of(x) for x in self._fixed()]
+        if changed and self.q is None:
+            raise ChangedInPlaceError(
+                f"the inputs or parameters of {self.origin} were changed in place since it was called, and its queries "
+                "and keys are computed from them; ask before changing them (before optimizer.step())"
+            )
+        self._set(self._make(self))
+        self._changed = self._changed or changed
+
+    def _set(self, energies: EnergyMatrix) -> None:
+        """Keep the energies of this forward pass; its keys are kept with those of all."""
+        if any(x.requires_grad for x in (energies.a, energies.b, *energies.learned())):
+            energies = replace(energies.map_learned(torch.Tensor.detach), a=energies.a.detach(), b=energies.b.detach())
+        if any(x.requires_grad for x in self.normalize.tensors()):
+            self.normalize = self.normalize.map_tensors(torch.Tensor.detach)
+        self._k = [energies.b]
+        if not self.keys:
+            self.keys = self.total = energies.keys
+            self._key_versions = self._versions_of_keys()
+        self.q, self.mask, self._learned, self._make = energies.a, None, (), None
+        self._own = replace(energies, b=energies.b.new_empty(0, 0))
+        self._versions = [version_of(x) for x in self._fixed()]
+
+    def place(self, store: Callable[[Tensor], Tensor], keys: bool = True) -> None:
+        """Keep the tensors as `store` returns them."""
+        self._source = self._sources()  # the originals may be freed
+        self._own, self.normalize = self.own.map_tensors(store, keys=False), self.normalize.map_tensors(store)
+        self.q, self.out = self._own.a, store(self.out)
+        self.state = None if self.state is None else store(self.state)
+        self._versions = [version_of(x) for x in self._fixed()]
+        if keys:
+            self._hold(store(self.k), store(self.v))
+
+    def _hold(self, k: Tensor, v: Tensor) -> None:
+        self._k, self._v = [k], [v]
+        self._key_versions = self._versions_of_keys()
+
+    def prove_now(self, values: bool = True) -> None:
+        """Measure the fidelity, after which the values, and what else it is measured with, need not be kept."""
+        fidelity = self.fidelity()
+        self.measured, self.budget, self.after, self._fidelity = fidelity.error, fidelity.budget, None, None
+        if not values:
+            self.out = self.out.new_empty(*self.out.shape[:-1], 0)
+            self._hold(self.k, self.v.new_empty(*self.v.shape[:-1], 0))
+
+    def shorten_masks(self, known: dict[int, tuple[Tensor, Mask | None]]) -> None:
+        """At the end of a watch: keep masks in O(T) where that is the same. `known` is shared by all calls."""
+        if self._own is not None and not self.later and not self.changed():
+            self._own = with_short_masks(self._own, known)
+            self._versions = [version_of(x) for x in self._fixed()]
+
+    # Generations
+
+    @property
+    def passes(self) -> list[Call]:
+        """This forward pass, and the later ones of a generation."""
+        return [self, *self.later]
+
+    def shares_keys(self, step: Call) -> bool:
+        """Whether keys and values begin at the same place in memory: then keeping both takes no more of it."""
+        pairs = ((self._k, step._k), (self._v, step._v))
+        return all(a and b and a[-1].data_ptr() == b[-1].data_ptr() for a, b in pairs)
+
+    def append(self, step: Call, store: Callable[[Tensor], Tensor] | None = None, trusted: bool = False) -> bool:
+        """Append the call if it is the next forward pass of this generation; otherwise return False.
+
+        Its keys must be the old ones and those of the new queries, of which the first and the last common row are
+        compared; or the old ones alone, which are all compared, unless they lie in a buffer that is being filled. If
+        other rows differ, the fidelity error shows it. `trusted`: another module has compared its keys in this forward
+        pass. On a GPU every comparison waits for all that was launched before it.
+
+        With `store` the new rows are kept as copies; otherwise the newest keys, which have the old ones.
+        """
+        if not self._is_alike(step):
+            return False
+        if step.keys == self.total or step.keys > self.total + step.queries:
+            self.complete()
+            step.complete()
+            self._cut_unfilled(step)
+            step = step.cut(self.total + step.queries)
+        old, in_place = step.keys - step.queries, self.shares_keys(step)
+        if step.keys == self.total and step.queries == 1 and self._fills_buffer(step):
+            # A buffer of the maximum length, filled in place: earlier passes did not see what is new in it.
+            if self._sources() != step._sources():
+                self._hold(*((step.k, step.v) if store is None else (store(step.k), store(step.v))))
+        elif step.keys == self.total and step.queries == 1 and self._has_same_keys(step):
+            pass  # keys of another sequence
+        elif 0 < old <= self.total and (
+            (trusted and step.queries == 1) or self._same_rows(step, (old - 1, self.total - 1), (0, self.total - old))
+        ):
+            self._grow(step, old, store)
+        else:
+            return False
+        step.first, self._source = self.total - step.keys, None if store is None else step._sources()
+        self._keys_fixed = self._keys_fixed and not in_place
+        if store is None:
+            self._key_versions = self._key_versions if self._k[-1] is not step._k[-1] else step._key_versions
+        else:
+            step.place(store, keys=False)
+        step._k = step._v = []
+        self.later.append(step)
+        self._weights = self._fidelity = None
+        errors = [(x.measured, x.budget) for x in (self, step) if x.measured is not None and x.budget]
+        if errors:  # the largest in relation to its budget; NaN is larger than any
+            self.measured, self.budget = max(errors, key=lambda x: math.inf if x[0] != x[0] else x[0] / x[1])
+        return True
+
+    def _grow(self, step: Call, old: int, store: Callable[[Tensor], Tensor] | None) -> None:
+        """Add the new keys and values; the first `old` of the step are those that were kept last."""
+        for own, x in ((self._k, step.k), (self._v, step.v)):
+            if store is not None:
+                own.append(store(x[..., old:, :].clone()))
+                continue
+            left = old
+            while left and own:
+                last = own.pop()
+                if last.shape[-2] > left:  # a sliding cache no longer has these
+                    own.append(last[..., : last.shape[-2] - left, :].clone())
+                left -= min(left, last.shape[-2])
+            own.append(x)
+        self.total += step.queries
+        self._key_versions = self._versions_of_keys()
+
+    def _is_alike(self, step: Call) -> bool:
+        """Whether two calls are of the same function with the same settings and shapes but for their lengths."""
+        if self.q is None or step.q is None or not self._k or not step._k:
+            return False
+        same = (
+            self.q.shape[:-2] == step.q.shape[:-2]
+            and self.q.shape[-1] == step.q.shape[-1]
+            and all(
+                a[-1].shape[:-2] == b[-1].shape[:-2] and a[-1].shape[-1] == b[-1].shape[-1]
+                for a, b in ((self._k, step._k), (self._v, step._v))
+            )
+            and step.after is None
+            # A module that notes what it computed by a softmax: the note replaces the softmax, and does not follow it.
+            and (step.origin == IN_ITS_OWN_CODE) is (self.origin == IN_ITS_OWN_CODE)
+        )
+        if not same or (self._make is not None and step._make is not None and self.settings is not None):
+            return same and self.settings == step.settings and _adds(self.mask) == _adds(step.mask)
+        old, new = self.complete().own, step.complete().own
+        queries = sum(x.queries for x in self.passes)
+        return (
+            new.batch == old.batch
+            and new.groups == old.groups
+            and type(new.form) is type(old.form)
+            and new.form.settings() == old.form.settings()
+            and [type(x) for x in new.modifiers] == [type(x) for x in old.modifiers]
+            and all(x.continues(first, queries) for x, first in zip(new.modifiers, old.modifiers, strict=True))
+            and type(step.normalize) is type(self.normalize)
+            and step.normalize.settings() == self.normalize.settings()
+        )
+
+    def _fills_buffer(self, step: Call) -> bool:
+        """Whether keys are in the same buffer, and the mask closes some, as it must if that is only partly filled."""
+        closes = step.own.mask is not None or any(x.added is not None for x in step.own.modifiers)
+        same = [x[:3] for x in self._sources()] == [x[:3] for x in step._sources()]
+        return same and closes and self._same_rows(step, (0, 0))
+
+    def _has_same_keys(self, step: Call) -> bool:
+        if self._sources() == step._sources():
+            return True
+        return all(
+            torch.equal(part.to(own.device), own)
+            for parts, x in ((self._k, step.k), (self._v, step.v))
+            for part, own in zip(x.split([y.shape[-2] for y in parts], dim=-2), parts, strict=True)
+        )
+
+    def _same_rows(self, step: Call, *rows: tuple[int, int]) -> bool:
+        """Whether these rows of the step's keys and values are those of the keys and values kept."""
+        own = ((step.k, self._k), (step.v, self._v))
+        pairs = [(x.select(-2, new), _row(parts, old, self.total)) for x, parts in own for new, old in rows]
+        if pairs[0][1].is_cuda:  # every comparison waits for the GPU: one for all
+            first, second = (torch.cat([x.flatten() for x in side]) for side in zip(*pairs, strict=True))
+            return torch.equal(first, second)
+        return all(torch.equal(x.to(y.device), y) for x, y in pairs)
+
+    def _sources(self) -> tuple[Source, ...]:
+        """Where keys and values lie and how often they were changed: whether a buffer has been filled further.
+
+        An address is not enough if only a copy is kept: another tensor may get it once the first is freed. Inference
+        tensors have no version counter: an object equal to no other, so that they count as changed.
+        """
+        if self._source is not None:
+            return self._source
+        return tuple(
+            (StorageWeakRef(x.untyped_storage()), int(x.storage_offset()), tuple(x.shape), object() if n is None else n)
+            for x, n in zip((self._k[-1], self._v[-1]), self._key_versions, strict=True)
+        )
+
+    def cut(self, keys: int) -> Call:
+        """The call with a key buffer of the maximum length cut to its first `keys`, if the mask closes all others."""
+        shorter = without_unfilled(replace(self.own, b=self.k), keys) if keys < self.keys else None
+        if shorter is None:
+            return self
+        call = copy(self)
+        call.keys = call.total = keys
+        call._own, call._k, call._v = replace(shorter, b=self.own.b), [shorter.b], [self.v[..., :keys, :]]
+        call._versions = [version_of(x) for x in call._fixed()]
+        return call
+
+    def _cut_unfilled(self, step: Call) -> None:
+        """Cut keys of the maximum length to those of the first pass, if they were computed anew for this step.
+
+        Keys that are projected from a cache of fixed size (multi-head latent attention) lie in no buffer.
+        """
+        if self.later or step.keys != self.total or self.queries >= self.total:
+            return
+        same_buffer = [x[:3] for x in self._sources()] == [x[:3] for x in step._sources()]
+        if not same_buffer and not self._has_same_keys(step):
+            self.__dict__.update(self.cut(self.queries).__dict__)
+
+    # What it says
+
+    @property
+    def own(self) -> EnergyMatrix:
+        """The energies of this forward pass alone, without its keys."""
+        if self._own is None:
+            self.complete()
+            assert self._own is not None
+        return self._own
+
+    @property
+    def energies(self) -> EnergyMatrix:
+        """The energies of all forward passes as one matrix."""
+        own = self.own
+        if not self.later:
+            return replace(own, b=self.k)
+        self.complete()
+        return replace(
+            own,
+            a=torch.cat([step.own.a for step in self.passes], dim=-2),
+            b=self.k,
+            mask=joined_mask(self.passes, self.total),
+            modifiers=joined_modifiers(self.passes, self.total),
+        )
+
+    @property
+    def queries(self) -> int:
+        """Those of this forward pass."""
+        return self.own.queries if self.q is None else self.q.shape[-2]
+
+    @property
+    def k(self) -> Float[Tensor, "*batch k d"]:
+        """The keys of all forward passes."""
+        self._join_parts()
+        return self._k[0]
+
+    @property
+    def v(self) -> Float[Tensor, "*batch k d_v"]:
+        """The values, with as many heads as the keys have."""
+        self._join_parts()
+        return self._v[0]
+
+    @v.setter
+    def v(self, v: Tensor) -> None:
+        self._v = [v]
+
+    def _join_parts(self) -> None:
+        if not self._v:
+            self.complete()
+        if len(self._k) > 1:
+            self._changed = self._changed or (self._keys_fixed and self._key_versions != self._versions_of_keys())
+            self._hold(torch.cat(self._k, dim=-2), torch.cat(self._v, dim=-2))
+
+    def outputs(self) -> tuple[Int[Tensor, " rows"], Float[Tensor, "*batch rows d_v"]]:
+        """The queries whose outputs were kept, and these outputs, as the model computed them."""
+        self.complete()
+        rows, start = [], 0
+        for step in self.passes:
+            rows.append((torch.arange(step.queries) if step.rows is None else step.rows) + start)
+            start += step.queries
+        return torch.cat(rows), torch.cat([step.out for step in self.passes], dim=-2)
 
     @property
     def kind(self) -> str:
         """ "self" if queries and keys come from the same sequence, otherwise "cross"."""
-        if self.record.cross is not None:
-            return "cross" if self.record.cross else "self"
-        first = self.generation.steps[0]
-        causal = first.mask is not None and first.mask.causal_offset is not None
-        lengths_differ = first.q.shape[-2] != first.keys and not causal
+        own = self.own
+        if self.cross is not None:
+            return "cross" if self.cross else "self"
+        causal = own.mask is not None and own.mask.causal_offset is not None
+        lengths_differ = own.queries != self.keys and not causal
         return "cross" if CROSS.search(self.name.lower()) or lengths_differ else "self"
 
     @property
     def steps(self) -> list[int]:
         """The number of queries of each forward pass: the prompt's, then usually one for each token."""
-        return self.record.steps or [step.q.shape[-2] for step in self.generation.steps]
+        return self._steps or [step.queries for step in self.passes]
 
     @property
     def shape(self) -> tuple[int, ...]:
         """[*batch, T_q, T_k], usually [B, heads, T_q, T_k]."""
-        queries = sum(step.q.shape[-2] for step in self.generation.steps)
-        return (*self.record.energies.batch, queries, self.generation.keys)
+        return (*self.own.batch, sum(step.queries for step in self.passes), self.total)
 
     @property
     def heads(self) -> int:
         return self.shape[-3] if len(self.shape) > 2 else 1
 
     @property
+    def _share(self) -> HeadShare:
+        return WHOLE if self.depths is None else self.depths.share(self.name)
+
+    @property
     def head_numbers(self) -> range:
         """The numbers of its heads in the whole model: under tensor parallelism a process has some of them."""
-        rank = 0 if self._share is None else self._share().rank
-        return range(rank * self.heads, (rank + 1) * self.heads)
+        return range(self._share.rank * self.heads, (self._share.rank + 1) * self.heads)
 
     @property
     def all_heads(self) -> int:
         """How many heads all processes have together."""
-        return self.heads * (1 if self._share is None else self._share().ranks)
+        return self.heads * self._share.ranks
 
     @property
     def layer(self) -> int | None:
         """The depth among the attention modules of its stack, from 0; None if it is not one of a stack."""
-        depth = self._layer() if callable(self._layer) else self._layer
+        depth = self._layer if self.depths is None else self.depths.of(self.name)
         return layer_of(self.name) if depth is None else depth
-
-    @property
-    def v(self) -> Float[Tensor, "*batch k d_v"]:
-        """The values, with as many heads as the keys have."""
-        return self.generation.v
 
     def __repr__(self) -> str:
         return f"Call({self.name}, {self.kind}, {list(self.shape)}, {self.origin})"
@@ -238,13 +511,21 @@ class Call:
     def weights(self) -> Weights:
         """The weights, [*batch, T_q, T_k]. They are those before dropout."""
         if self._weights is None:
+            energies = self.energies
             self.check_unchanged()
-            energies, state = self.generation.joined()
-            self._weights = Weights(energies, self.record.normalize, state)
+            states = [step.state for step in self.passes if step.state is not None]
+            state = torch.cat(states, dim=-1) if len(states) == len(self.passes) else None
+            self._weights = Weights(energies, self.normalize, state)
         return self._weights
 
+    def changed(self) -> bool:
+        """Whether something the weights depend on was changed in place."""
+        if self._keys_fixed and self._key_versions != self._versions_of_keys():
+            return True
+        return any(x._changed or x._versions != [version_of(t) for t in x._fixed()] for x in self.passes)
+
     def check_unchanged(self) -> None:
-        if self.generation.changed():
+        if self.changed():
             raise ChangedInPlaceError(
                 f"{self.name} attended, and what it attended with (queries, keys, values, masks, biases or learned "
                 "parts) was changed in place since, so the weights it used can no longer be computed; "
@@ -252,8 +533,9 @@ class Call:
             )
 
     def tensors(self) -> list[Tensor]:
-        """Everything that is held."""
-        return [*self._inputs, *(() if self._generation is None else self._generation.tensors())]
+        """Everything that is held: queries, keys, values, masks, biases, learned parts, row states, some outputs."""
+        held = [x for step in self.passes for x in (*step._fixed(), step.out) if not isinstance(x, torch.nn.Parameter)]
+        return [x for x in (*held, *self._k, *self._v) if x is not None]
 
     def forget(self) -> None:
         """Free what `weights` has computed (the row state, shared heads repeated); it is computed again on use."""
@@ -268,15 +550,39 @@ class Call:
     @property
     def gradient(self) -> Float[Tensor, "*batch q d_v"]:
         """∂L/∂o of the last backward pass, for calls recorded by `watch(model, gradients=True)`."""
-        if self._gradients is None:
-            raise ValueError(f"{self.name}: gradients were not kept; record with watch(model, gradients=True)")
-        return self._gradients.joined()
+        steps = [step._gradient for step in self.passes if step._gradient is not None]
+        if not steps:
+            raise ValueError(f"{self.name} has no gradient: {self._no_gradient}")
+        if len(steps) < len(self.passes):
+            raise ValueError(f"{self.name}: a backward pass reached {len(steps)} of its {len(self.passes)} steps")
+        return steps[0] if len(steps) == 1 else torch.cat(steps, dim=-2)
 
-    def follow_gradient(self, output: GraphOutput | None, store: Callable[[Tensor], Tensor]) -> None:
-        """Keep the gradient of the newest step's output when a backward pass computes it."""
-        if self._gradients is None:
-            self._gradients = OutputGradients(self.name, store)
-        self._gradients.follow(output)
+    def follow_gradient(
+        self, output: Tensor | None, arrange: Callable[[Tensor], Tensor] | None, store: Callable[[Tensor], Tensor]
+    ) -> None:
+        """Keep the gradient of this output, the tensor that the model goes on with, when a backward pass computes it.
+
+        `arrange` makes the gradient of W·v, [*batch, T_q, D_v], of it. The hook keeps no graph alive, and needs no
+        other backward pass than the one the caller runs.
+        """
+        if output is None:
+            self._no_gradient = "this way of computing attention does not expose its output with a graph"
+            return
+        if torch.is_grad_enabled() and not output.requires_grad and not output.is_inference():
+            _start_graph(output)  # no parameter needs a gradient
+        if not output.requires_grad:
+            self._no_gradient = "the model ran without a graph, under torch.no_grad or torch.inference_mode"
+            return
+        self._no_gradient = "no backward pass reached it; call loss.backward()"
+
+        def keep(g: Tensor) -> None:
+            try:
+                with torch.no_grad():
+                    self._gradient = store(g.detach() if arrange is None else arrange(g.detach()))
+            except Exception as error:  # an error of ours must not stop the backward pass
+                self._no_gradient = f"it could not be kept: {error}"
+
+        output.register_hook(keep)
 
     def contributions(self, g: Float[Tensor, "*batch #q d_v"] | None = None) -> Contributions:
         """w_ij · (g_i · v_j), what each key added to each output along g, [*batch, T_q, T_k].
@@ -322,10 +628,6 @@ class Call:
             save_figure(figure, file)
         return figure
 
-    def outputs(self) -> tuple[Int[Tensor, " rows"], Float[Tensor, "*batch rows d_v"]]:
-        """The queries whose outputs were kept, and these outputs, as the model computed them."""
-        return self.generation.outputs()
-
     @torch.no_grad()
     def fidelity(self) -> MeasuredFidelity:
         """|W·v − out| / |out| of the worst head, on the outputs of up to 64 queries of each step.
@@ -333,57 +635,67 @@ class Call:
         Measured once, and again if something it depends on was changed in place since. Tensors made in
         `torch.inference_mode` have no version counter: with those it is measured every time.
         """
-        if self._fidelity is None or self._measured_versions != self._versions():
+        if (
+            self._fidelity is None
+            or self._fidelity[1] != self.changed()
+            or any(x.is_inference() for x in self.tensors())
+        ):
             self.forget()
             try:
-                self._fidelity = _measure_fidelity(self)
+                measured = _measure_fidelity(self)
             except ChangedInPlaceError:
-                self._fidelity = MeasuredFidelity(None, 0.0, "changed in place since", lost=True)
+                measured = MeasuredFidelity(None, 0.0, "changed in place since", lost=True)
             except Exception as error:  # the table of calls shows it, and the other calls
-                self._fidelity = MeasuredFidelity(None, 0.0, f"{type(error).__name__}: {error}", lost=True)
-            self._measured_versions = self._versions()
-        return self._fidelity
+                measured = MeasuredFidelity(None, 0.0, f"{type(error).__name__}: {error}", lost=True)
+            self._fidelity = measured, self.changed()
+        return self._fidelity[0]
 
-    def _versions(self) -> list[object]:
-        # Empty for a deferred record that could not be computed.
-        return [] if self._generation is None else self._generation.version_counters()
 
-    def shorten_masks(self, known: dict[int, tuple[Tensor, Mask | None]]) -> None:
-        """At the end of a watch: keep masks in O(T) where that is the same. `known` is shared by all calls."""
-        if self._generation is not None:
-            self._generation.shorten_masks(known)
+def _adds(mask: Tensor | None) -> bool:
+    """Whether it is a bias: numbers that are added, not booleans."""
+    return mask is not None and mask.dtype != torch.bool
 
-    def append_step(self, record: Record, place: Callable[[Tensor], Tensor], trusted: bool = False) -> bool:
-        """Append the record if it is the next step of the same generation; otherwise return False."""
-        if self._generation is None or not self._generation.append(record, place, trusted):
-            return False
-        self._weights = self._fidelity = None
-        return True
 
-    def extend(self, steps: list[tuple[int, Record]], k: Tensor, v: Tensor) -> None:
-        """Append steps that are known to continue this call, each with its first key; `k`, `v` are those of all."""
-        self.generation.extend(steps, k, v)
+def _row(parts: list[Tensor], at: int, total: int) -> Tensor:
+    """Row `at` of the `total` rows of consecutive parts; the first or the last part usually has it."""
+    if at < parts[0].shape[-2]:
+        return parts[0].select(-2, at)
+    stop = total
+    for part in reversed(parts):
+        stop -= part.shape[-2]
+        if at >= stop:
+            return part.select(-2, at - stop)
+    raise IndexError(at)
+
+
+def _start_graph(x: Tensor) -> None:
+    """Let the graph for gradients begin at x.
+
+    As a leaf, the model could not change it in place afterwards. So it becomes the result of an addition to none of
+    its numbers. A view stays a leaf: PyTorch loses the hooks of a view whose base is changed in place.
+    """
+    if x._is_view():
+        x.requires_grad_()
+    else:
+        x[:0].add_(x.new_zeros(()).requires_grad_())
 
 
 def _measure_fidelity(call: Call) -> MeasuredFidelity:
     """The error of the worst head, on the outputs kept."""
-    generation = call.generation
-    rows, out = generation.outputs()
-    first = generation.first
-    budget = BUDGET[_coarsest(out.dtype, first.energies.a.dtype)]
-    if first.measured is not None:
-        stored = first.steps is not None  # in a trace, whose steps are counted, it is what the file says
+    rows, out = call.outputs()
+    budget = BUDGET[_coarsest(out.dtype, call.own.a.dtype)]
+    stored = call._steps is not None  # in a trace, whose steps are counted, it is what the file says
+    if call.measured is not None:
         remark = "recorded" if stored else ""
-        return MeasuredFidelity(first.measured, first.budget or budget, remark, recorded=stored)
+        return MeasuredFidelity(call.measured, call.budget or budget, remark, recorded=stored)
     call.check_unchanged()
-    if first.dropout:
-        return MeasuredFidelity(None, budget, f"dropout {first.dropout:g}")
+    if call.dropout:
+        return MeasuredFidelity(None, budget, f"dropout {call.dropout:g}")
     if not out.numel():
         return MeasuredFidelity(None, budget, "output not seen")
-    if first.steps is not None and call.weights.kernel_state is not None:
+    if stored and call.weights.kernel_state is not None:
         # The row state of a trace is a number in a file: the weights must follow from queries and keys alone as well.
-        energies, _ = generation.joined()
-        computed = _measure_product(call, Weights(energies, first.normalize), rows, out)
+        computed = _measure_product(call, Weights(call.energies, call.normalize), rows, out)
         if not computed.faithful:
             return computed
     return _measure_product(call, call.weights, rows, out)
@@ -393,15 +705,12 @@ def _measure_product(
     call: Call, weights: Weights, rows: Int[Tensor, " rows"], out: Float[Tensor, "*batch rows d_v"]
 ) -> MeasuredFidelity:
     """|W·v − out| / |out| of the worst head, on these rows."""
-    generation = call.generation
-    v, first = generation.v, generation.first
-    dtype = _coarsest(out.dtype, first.energies.a.dtype)  # weights of float32 may be multiplied with values in float64
-    budget = BUDGET[dtype]
-    part, after = weights.rows(rows.tolist()), first.after
+    v, own, after = call.v, call.own, call.after
+    dtype = _coarsest(out.dtype, own.a.dtype)  # weights of float32 may be multiplied with values in float64
+    part = weights.rows(rows.tolist())
     mean = v.mean(dim=-2, dtype=torch.float32)  # [*batch, D_v]: the output of uniform weights
-    groups = first.energies.groups
-    if groups > 1 and mean.shape[-2] != part.shape[-3]:
-        mean = mean.repeat_interleave(groups, dim=-2)
+    if own.groups > 1 and mean.shape[-2] != part.shape[-3]:
+        mean = mean.repeat_interleave(own.groups, dim=-2)
     if after is None:
         stats = part.stats(fidelity=(v, out), on=range(call.shape[-1]))
         assert stats.fidelity is not None
@@ -415,7 +724,7 @@ def _measure_product(
         # What attention contributes, behind a residual and all that follows it.
         uniform = after((w.sum(dim=-1, keepdim=True) * mean[..., None, :].to(v.dtype)), at)
         whole, moved = out.float().norm(), (out.float() - uniform.float()).norm()
-    allowed = (budget * moved / whole.clamp_min(1e-30)).clamp_max(budget) + ROUNDING[dtype]
+    allowed = (BUDGET[dtype] * moved / whole.clamp_min(1e-30)).clamp_max(BUDGET[dtype]) + ROUNDING[dtype]
     worst = int((error / allowed).nan_to_num(torch.inf).argmax())
     return MeasuredFidelity(float(error.flatten()[worst]), float(allowed.flatten()[worst]))
 

@@ -103,7 +103,7 @@ def energy_attribution(
         linear += (direction * leaf.detach()[at].double()).sum(-1)
         part, offset = through_norm(norm, before[at], leaf.detach()[at], direction)
         u, constant = u + part, constant + offset
-    energies = call.record.energies
+    energies = call.energies
     dtype = _coarsest(before.dtype, energies.a.dtype, energies.b.dtype, *(leaf.dtype for _, leaf in outputs))
     rounding = "" if dtype == torch.float32 else f". In {dtype} it may be rounding alone: try again with model.float()"
     if not bool(((linear - energy).abs() <= BUDGET[dtype] * (linear.abs() + energy.abs() + constant.abs())).all()):
@@ -132,7 +132,7 @@ def _energy(
     stream: ResidualStream, layer: int, head: int, places: list[int], through: Side
 ) -> Callable[[tuple[Tensor, Tensor] | None], Tensor]:
     """The energy, [B], from other queries and keys on one side; None: as the model computed them."""
-    energies = stream.layers[layer].call.record.energies
+    energies = stream.layers[layer].call.energies
     i, j = places
     scale = getattr(energies.form, "scale", None)
     if scale is None:
@@ -242,7 +242,7 @@ def value_weighted_attention(call: Call, projection: nn.Module) -> Contributions
     `projection` is the linear module after the attention, W_O, which reads all heads side by side. Weights of a softmax
     are not negative; where they can be (`Unnormalized`), the result has their sign.
     """
-    heads, groups = call.heads, call.record.energies.groups
+    heads, groups = call.heads, call.energies.groups
     v = call.v
     if groups > 1 and v.shape[-3] * groups == heads:
         v = v.repeat_interleave(groups, dim=-3)

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,54 +21,20 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor, nn
 
-    from .modules import Parts
 
 _lock = threading.RLock()
 _fastpath_before = True
 """Whether the fast path of nn.MultiheadAttention was enabled before the first of the open blocks of all threads."""
 
 
-class Intervention(Protocol):
-    """What the taps ask of each open intervention, for modules whose id is in `names`, in the thread it names."""
-
-    parts: Parts
-    names: dict[int, str]
-    thread: int
-    tokens: Sequence[int]
-    """Tokens that it masks; empty if it changes no mask."""
-
-    def describe(self, name: str) -> str:
-        """What is changed in this module, in words for a trace; empty if nothing is."""
-        ...
-
-    def output(self, name: str, out: Tensor, dim: int, count: int | None = None) -> Tensor:
-        """The output that the module goes on with.
-
-        Heads are dimension `dim`. If there are `count` of them and the dimension is longer, it is [B · heads].
-        """
-        ...
-
-    def mask(self, name: str, mask: Tensor | None, is_causal: bool, q: Tensor, k: Tensor) -> tuple[Tensor | None, bool]:
-        """The mask and the causal flag that the module goes on with."""
-        ...
-
-    def check_written_out(self, name: str, queries: int, keys: int, has_heads: bool) -> None:
-        """Refuse what cannot be changed in attention that a module writes out."""
-        ...
-
-    def check_maskless(self, name: str, kind: str, lengths_differ: bool = False) -> None:
-        """Refuse tokens where no mask can be changed, unless it is cross-attention, whose tokens stay."""
-        ...
-
-    def check_head_axis(self, name: str, out: Tensor) -> None:
-        """Refuse heads of an output that is not [B, heads, T, D]."""
-        ...
-
-
 class ModelIntervention:
-    """An intervention that changes nothing; the base of those that do."""
+    """An intervention that changes nothing; the base of those that do.
+
+    It concerns the modules whose id is in `names`, in the thread that opened it.
+    """
 
     tokens: Sequence[int] = ()
+    """Tokens that it masks; empty if it changes no mask."""
 
     def __init__(self, model: nn.Module) -> None:
         self.parts = named_parts(model)
@@ -77,23 +43,32 @@ class ModelIntervention:
         self._declared_cross = {name: getattr(part, "is_cross_attention", None) for name, part in self.parts}
 
     def describe(self, name: str) -> str:
+        """What is changed in this module, in words for a trace; empty if nothing is."""
         return ""
 
     def output(self, name: str, out: Tensor, dim: int, count: int | None = None) -> Tensor:
+        """The output that the module goes on with.
+
+        Heads are dimension `dim`. If there are `count` of them and the dimension is longer, it is [B · heads].
+        """
         return out
 
     def mask(self, name: str, mask: Tensor | None, is_causal: bool, q: Tensor, k: Tensor) -> tuple[Tensor | None, bool]:
+        """The mask and the causal flag that the module goes on with."""
         return mask, is_causal
 
     def check_written_out(self, name: str, queries: int, keys: int, has_heads: bool) -> None:
+        """Refuse what cannot be changed in attention that a module writes out."""
         if not self.is_cross(name, queries != keys):
             self.check_maskless(name, "attention written out in a module")
 
     def check_maskless(self, name: str, kind: str, lengths_differ: bool = False) -> None:
+        """Refuse tokens where no mask can be changed, unless it is cross-attention, whose tokens stay."""
         if self.tokens and not self.is_cross(name, lengths_differ):
             raise ValueError(f"{name} is {kind}, where tokens cannot be masked; ablate its heads instead")
 
     def check_head_axis(self, name: str, out: Tensor) -> None:
+        """Refuse heads of an output that is not [B, heads, T, D]."""
         if out.dim() < 4:
             raise ValueError(
                 f"{name} calls attention with an output of shape {list(out.shape)}, whose first dimension is either "
@@ -108,7 +83,7 @@ class ModelIntervention:
 
 
 @contextmanager
-def applied(intervention: Intervention) -> Iterator[None]:
+def applied(intervention: ModelIntervention) -> Iterator[None]:
     """Inside the block, in the thread that opened it, the taps apply the intervention."""
     global _fastpath_before
     routing.install(routing.plan(intervention.parts))
@@ -317,7 +292,6 @@ class Ablation(ModelIntervention):
         return [layer for layer in self.heads if self._depths.selects(name, layer)]
 
     def describe(self, name: str) -> str:
-        """What is changed in this module, in words for a trace; empty if nothing is."""
         heads = sorted({head for layer in self._layers(name) for head in self.heads[layer]})
         parts = [f"heads {', '.join(map(str, heads))}"] if heads else []
         if self.tokens and not self.is_cross(name, False):
@@ -325,10 +299,6 @@ class Ablation(ModelIntervention):
         return "; ".join(parts)
 
     def output(self, name: str, out: Tensor, dim: int, count: int | None = None) -> Tensor:
-        """The output with ablated heads set to zero.
-
-        Heads are dimension `dim`. If there are `count` of them and the dimension is longer, it is [B · heads].
-        """
         layers = self._layers(name)
         heads = {head for layer in layers for head in self.heads[layer]}
         if not heads:
@@ -341,7 +311,6 @@ class Ablation(ModelIntervention):
         return out.index_fill(dim, torch.tensor(at, device=out.device), 0)
 
     def check_written_out(self, name: str, queries: int, keys: int, has_heads: bool) -> None:
-        """Refuse what cannot be changed in attention that a module writes out."""
         if self._layers(name) and not has_heads:
             raise ValueError(
                 f"{name} writes its attention out, and its product with values has no axis of heads; its heads cannot "
@@ -354,7 +323,6 @@ class Ablation(ModelIntervention):
             super().check_head_axis(name, out)
 
     def mask(self, name: str, mask: Tensor | None, is_causal: bool, q: Tensor, k: Tensor) -> tuple[Tensor | None, bool]:
-        """The mask without the ablated tokens, for queries that have other keys left."""
         queries, keys = q.shape[-2], k.shape[-2]
         tokens = [token for token in self.tokens if token < keys]
         if not tokens or self.is_cross(name, mask is None and not is_causal and 1 < queries != keys):

@@ -18,23 +18,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import nn
 
-from .call import GraphOutput
-from .recorder import CapturedCall
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from torch import Tensor
 
-    from .generation import Record
-    from .interventions import Intervention
+    from .call import Call
+    from .interventions import ModelIntervention
     from .modules import Parts
     from .taps_written import OpenSoftmax
     from .watch import Watch
 
 watches: tuple[Watch, ...] = ()
 """The open watches. Replaced as a whole, never changed in place: threads read it without a lock."""
-ablations: tuple[Intervention, ...] = ()
+ablations: tuple[ModelIntervention, ...] = ()
 """The open `ablate` blocks and other interventions, replaced the same way."""
 
 _FUNCTIONAL = vars(torch.nn.functional)
@@ -48,7 +45,7 @@ def set_watches(now: tuple[Watch, ...]) -> None:
     watches = now
 
 
-def set_ablations(now: tuple[Intervention, ...]) -> None:
+def set_ablations(now: tuple[ModelIntervention, ...]) -> None:
     """Replace the open interventions. The caller holds a lock."""
     global ablations
     ablations = now
@@ -58,7 +55,7 @@ class ThreadState:
     """What the taps know of the code that runs in one thread."""
 
     __slots__ = (
-        "captured", "interface_call", "multihead", "multihead_forward", "softmaxes", "suspended", "unheard",
+        "captured", "interface_call", "multihead", "softmaxes", "suspended", "unheard",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -66,15 +63,13 @@ class ThreadState:
         """Results of softmaxes that may yet be multiplied with values."""
         self.unheard: nn.Module | None = None
         """The attention module whose `forward` runs, until a call of it is reported as seen or as missed."""
-        self.multihead_forward: nn.Module | None = None
-        """The nn.MultiheadAttention whose `forward` runs. Modules that compute its parameters may run inside it."""
         self.multihead: nn.Module | None = None
-        """The same inside `F.multi_head_attention_forward`, which calls no module."""
+        """The nn.MultiheadAttention whose `forward` runs."""
         self.suspended = False
         """Inside a call that is reported as a whole: the functions it is made of are not reported."""
         self.interface_call: InterfaceCall | None = None
         """Inside an attention interface: its arguments, for the function it ends in."""
-        self.captured: list[Record] | None = None
+        self.captured: list[Call] | None = None
         """Inside `capture_calls`: calls are appended here and reported to no watch."""
 
 
@@ -132,88 +127,41 @@ def is_active() -> bool:
     )
 
 
-def keeps_gradients() -> bool:
-    """Whether an open watch keeps the gradients of outputs."""
-    return any(watch.recorder.gradients for watch in watches)
-
-
 def report(
-    record: Record | Callable[[], Record],
+    make: Callable[[], Call],
     module: nn.Module | None = None,
     *,
-    tensors: tuple[torch.Tensor, ...] = (),
+    output: Tensor | None = None,
+    arrange: Callable[[Tensor], Tensor] | None = None,
+    is_note: bool = False,
     name_filter: Callable[[str], bool] | None = None,
-    output: GraphOutput | None = None,
 ) -> None:
     """Pass a call to the watches of the model that `module` is part of; by default the calling module is looked up.
 
-    `record` may be a function that computes the record later; `tensors` are what it keeps alive. `name_filter` gets
-    the name and class of the module, and decides whether the call is reported. `output` is the output with its graph,
-    for watches that keep gradients.
-    """
-    local.state.unheard = None
-    if local.state.captured is not None:
-        if not callable(record):
-            local.state.captured.append(record)
-        return
-    for watch, name, part in _watches_of(module if module is not None else local.state.multihead):
-        if name_filter is None or name_filter(_name_and_class(watch, name, part)):
-            ablated = _ablated(part) if ablations else ""
-            if callable(record):
-                watch.recorder.add_deferred(name, record, tensors, ablated, output)
-            else:
-                watch.recorder.add_record(name, record, ablated, output)
-
-
-def try_capture(
-    make: Callable[[CapturedCall], Record],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    module: nn.Module | None = None,
-    mask: Tensor | None = None,
-    state: Tensor | None = None,
-    learned: tuple[Tensor, ...] = (),
-    settings: tuple[Any, ...] | None = None,
-    details: Any = None,
-    output: tuple[Tensor, Callable[[Tensor], Tensor]] | None = None,
-    is_note: bool = False,
-) -> None:
-    """Pass a call to the watches, as `report` does; its record is made when somebody asks. See `CapturedCall`.
-
-    `output` is that of a `GraphOutput`, by default `out` as it is. `is_note`: by code of others, so that ablations do
-    not change the call.
+    An error of `make` is recorded as a missed call and does not reach the model. `output` is the tensor that the model
+    goes on with, and `arrange` makes the gradient of W·v of its gradient, for watches that keep gradients. `is_note`:
+    by code of others, so that ablations do not change the call. `name_filter` gets the name and class of the module,
+    and decides whether the call is reported.
     """
     # Every line here runs once for each call of a watched model, and is written for speed.
     own = local.state
     own.unheard = None
     try:
-        call = CapturedCall(make, q, k, v, out, mask, state, learned, settings, details)
-    except Exception as error:  # an error of ours must not stop the model
+        call = make()
+    except Exception as error:
         report_missed(failure(error), module)
         return
-    now_open = watches  # read once: another thread may close its watch in between
-    if len(now_open) == 1 and not ablations and own.captured is None:  # almost always
-        watch = now_open[0]
-        name = watch.names.get(id(module)) if watch.layers is None else None
-        if name is not None and not watch.recorder.gradients:
-            try:
-                watch.recorder.add_captured(name, call)
-            except Exception as error:
-                watch.recorder.add_missed(name, failure(error))
-            return
     if own.captured is not None:
-        own.captured.append(call.record())
+        own.captured.append(call)
         return
-    for watch, name, part in _watches_of(module if module is not None else own.multihead):
-        gradient = (
-            None if not watch.recorder.gradients else GraphOutput(out) if output is None else GraphOutput(*output)
-        )
-        try:
-            watch.recorder.add_captured(name, call, "" if is_note or not ablations else _ablated(part), gradient)
-        except Exception as error:
-            watch.recorder.add_missed(name, failure(error))
+    for at, (watch, name, part) in enumerate(_watches_of(module if module is not None else own.multihead)):
+        if name_filter is None or name_filter(_name_and_class(watch, name, part)):
+            mine = call if not at else make()  # each watch joins the steps of generations by itself
+            mine.name, mine.ablated = name, "" if is_note or not ablations else _ablated(part)
+            try:
+                watch.seen.add(mine, output, arrange)
+            except Exception as error:
+                watch.seen.add_missed(name, failure(error))
 
 
 def _ablated(module: nn.Module) -> str:
@@ -229,25 +177,8 @@ def _name_and_class(watch: Watch, name: str, part: nn.Module) -> str:
     return f"{name.rpartition('.')[2]} {type(part).__name__}"
 
 
-def try_report(
-    make: Callable[[], Record | Callable[[], Record]],
-    module: nn.Module | None = None,
-    *,
-    tensors: tuple[torch.Tensor, ...] = (),
-    name_filter: Callable[[str], bool] | None = None,
-    output: GraphOutput | None = None,
-) -> None:
-    """Report what `make` returns. An error in it is recorded as a missed call and does not reach the model."""
-    try:
-        record = make()
-    except Exception as error:
-        report_missed(failure(error), module)
-        return
-    report(record, module, tensors=tensors, name_filter=name_filter, output=output)
-
-
 @contextmanager
-def capture_calls() -> Iterator[list[Record]]:
+def capture_calls() -> Iterator[list[Call]]:
     """The calls made inside the block, which are reported to no watch."""
     before = local.state.captured, local.state.interface_call
     local.state.captured, local.state.interface_call = [], None
@@ -257,7 +188,7 @@ def capture_calls() -> Iterator[list[Record]]:
         local.state.captured, local.state.interface_call = before
 
 
-def ablations_of(module: nn.Module | None) -> list[tuple[Intervention, str]]:
+def ablations_of(module: nn.Module | None) -> list[tuple[ModelIntervention, str]]:
     """The ablations that concern this module (by default the calling one), each with the module's name in it."""
     if not ablations or local.state.captured is not None:
         return []
@@ -283,13 +214,13 @@ def report_missed(
     local.state.unheard = None
     for watch, name, part in _watches_of(module):
         if name_filter is None or name_filter(_name_and_class(watch, name, part)):
-            watch.recorder.add_missed(name, reason)
+            watch.seen.add_missed(name, reason)
 
 
 def report_unseen(module: nn.Module, reason: str) -> None:
     """Report an attention module that ran without any call being seen."""
     for watch, name, _ in _watches_of(module):
-        watch.recorder.add_unseen(name, reason)
+        watch.seen.add_unseen(name, reason)
 
 
 def _watches_of(module: nn.Module | None) -> list[tuple[Watch, str, nn.Module]]:
@@ -340,6 +271,11 @@ def calling_module() -> nn.Module | None:
                 return first
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+def called_by_regard() -> bool:
+    """Whether it was code of regard that called the function whose replacement asks."""
+    return bool(sys._getframe(3).f_globals.get("__name__", "").startswith("regard."))
 
 
 class Replacement(NamedTuple):

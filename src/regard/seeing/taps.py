@@ -26,7 +26,8 @@ from ..attention.masks import causal, mask_mod
 from ..attention.modifiers import ScoreMod
 from ..attention.normalizers import Normalizer, Softmax
 from . import routing
-from .generation import Record, dot_energies
+from .call import Call
+from .generation import dot_energies
 from .modules import ATTENTION, STATE_SPACE
 from .routing import Replacement, Tap
 from .taps_linear import continues, is_lightning, report_lightning
@@ -40,9 +41,8 @@ if TYPE_CHECKING:
     from ..attention.energy_matrix import EnergyMatrix
     from ..attention.masks import Mask, MaskFunction
     from .modules import Parts
-    from .recorder import CapturedCall
 
-KERNELS = {0: "math", 1: "flash", 2: "efficient", 3: "cuDNN"}
+ORIGINS = {0: "sdpa, math", 1: "sdpa, flash", 2: "sdpa, efficient", 3: "sdpa, cuDNN"}
 _FLASH = 1
 _CHOOSE: Callable[..., int] | None = getattr(torch, "_fused_sdp_choice", None)
 """The kernel that PyTorch chooses for a call, by a private function of PyTorch."""
@@ -107,8 +107,22 @@ def _scaled_dot_product_attention(
         # Key/value heads that were repeated for the kernel are kept once.
         if key is not interface_call.key and _are_repeated(key, interface_call.key):
             key, value = interface_call.key, interface_call.value
-    details = is_causal, dropout_p, kernel, module
-    routing.try_capture(_record, query, key, value, out, module, attn_mask, state, (), (scale,), details)
+    routing.report(
+        lambda: Call(
+            out,
+            energies=functools.partial(_energies, scale, is_causal, module),
+            q=query,
+            k=key,
+            v=value,
+            mask=attn_mask,
+            state=state,
+            settings=("sdpa", scale),
+            origin=ORIGINS.get(kernel, "sdpa"),
+            dropout=dropout_p,
+        ),
+        module,
+        output=out,
+    )
     for ablation, name in ablations:
         ablation.check_head_axis(name, out)
         out = ablation.output(name, out, dim=-3)
@@ -144,20 +158,10 @@ def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.to(dtype) if x.dtype == torch.float32 else x for x in tensors)
 
 
-def _record(call: CapturedCall) -> Record:
-    is_causal, dropout, kernel, module = call.details
-    assert call.settings is not None
-    (scale,) = call.settings
-    return Record(
-        dot_energies(call.q, call.k, scale, masks=(causal() if is_causal else None, call.mask)),
-        call.v,
-        call.out,
-        f"sdpa, {KERNELS[kernel]}" if kernel in KERNELS else "sdpa",
-        state=call.state,
-        dropout=dropout,
-        cross=None if module is None else routing.is_cross(module),
-        rows=call.rows,
-    )
+def _energies(scale: float | None, is_causal: bool, module: nn.Module | None, call: Call) -> EnergyMatrix:
+    assert call.q is not None
+    call.cross = None if module is None else routing.is_cross(module)
+    return dot_energies(call.q, call.k, scale, masks=(causal() if is_causal else None, call.mask))
 
 
 SDPA_TAP = Tap(
@@ -180,8 +184,14 @@ def _flex_attention(
     result = original(query, key, value, score_mod, block_mask, scale, *args, **kwargs)
     out = result[0] if isinstance(result, tuple) else result
 
-    details = scale, None if block_mask is None else block_mask.mask_mod, score_mod
-    routing.try_capture(_record_flex, query, key, value, out, details=details)
+    closes = None if block_mask is None else block_mask.mask_mod
+
+    def energies(call: Call) -> EnergyMatrix:
+        assert call.q is not None
+        made = dot_energies(call.q, call.k, scale, masks=() if closes is None else (mask_mod(closes),))
+        return made if score_mod is None else replace(made, modifiers=(ScoreMod(score_mod),))
+
+    routing.report(lambda: Call(out, energies=energies, q=query, k=key, v=value, origin="flex_attention"), output=out)
     ablations = routing.ablations_of(None) if routing.local.state.interface_call is None else []
     for ablation, name in ablations:
         lengths_differ = 1 < query.shape[-2] != key.shape[-2]
@@ -189,14 +199,6 @@ def _flex_attention(
         ablation.check_head_axis(name, out)
         out = ablation.output(name, out, dim=-3)
     return (out, *result[1:]) if isinstance(result, tuple) else out
-
-
-def _record_flex(call: CapturedCall) -> Record:
-    scale, closes, score_mod = call.details
-    energies = dot_energies(call.q, call.k, scale, masks=() if closes is None else (mask_mod(closes),))
-    if score_mod is not None:
-        energies = replace(energies, modifiers=(ScoreMod(score_mod),))
-    return Record(energies, call.v, call.out, "flex_attention", rows=call.rows)
 
 
 FLEX_TAP = Tap("flex_attention", lambda: [Replacement(flex, "flex_attention", _flex_attention)])
@@ -217,38 +219,25 @@ def _report(
     """A listener of `attend`: reports what it computed, and changes it where an intervention asks for that."""
     if not routing.is_active():
         return out
-    a, b, mask = energies.a, energies.b, energies.mask
-    fixed = () if mask is None else mask.tensors()
-    learned = [*energies.learned(), *normalize.tensors(), *normalize.function_tensors(), *fixed]
-    if any(x.grad_fn is not None for x in learned):  # computed ones keep their graph alive; parameters have none
-        energies, normalize = energies.map_learned(Tensor.detach), normalize.map_tensors(Tensor.detach)
-        learned = [*energies.learned(), *normalize.tensors(), *normalize.function_tensors(), *fixed]
-    if a.requires_grad or b.requires_grad:
-        energies = replace(energies, a=a.detach(), b=b.detach())
-    details = energies, normalize, dropout
-    routing.try_capture(
-        _record_attend,
-        a,
-        b,
-        v,
-        out,
-        state=state,
-        learned=tuple(learned),
-        details=details,
+    routing.report(
+        lambda: Call(
+            out,
+            energies=energies,
+            v=v,
+            state=state,
+            normalize=normalize,
+            origin="regard.attend",
+            dropout=dropout,
+        ),
+        output=out,
         is_note=not replaceable,
     )
     for ablation, name in routing.ablations_of(None):
-        ablation.check_maskless(name, "a call of regard.attend or regard.note", 1 < a.shape[-2] != b.shape[-2])
+        ablation.check_maskless(name, "a call of regard.attend or regard.note", 1 < energies.queries != energies.keys)
         if replaceable:
             ablation.check_head_axis(name, out)
             out = ablation.output(name, out, dim=-3)
     return out
-
-
-def _record_attend(call: CapturedCall) -> Record:
-    energies, normalize, dropout = call.details
-    energies = replace(energies, a=call.q, b=call.k)
-    return Record(energies, call.v, call.out, "regard.attend", normalize, call.state, dropout, rows=call.rows)
 
 
 def note(

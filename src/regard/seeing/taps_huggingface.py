@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import functools
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ..attention.energy_matrix import EnergyMatrix
 from ..attention.masks import mask_mod
-from ..attention.normalizers import Softmax
+from ..attention.normalizers import Softmax, Unchanged
 from . import routing
-from .call import BUDGET, Call, GraphOutput
-from .generation import Record, causal_window, dot_energies, placed, record_of_weights
+from .call import BUDGET, Call
+from .generation import causal_window, dot_energies
 from .routing import Replacement, Tap
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from ..attention.energy_matrix import EnergyMatrix
-    from .interventions import Intervention
-    from .recorder import CapturedCall
+    from .interventions import ModelIntervention
 
 
 class EagerFormula(NamedTuple):
@@ -89,7 +87,14 @@ def _attention(
             result = function(module, query, key, value, attention_mask, *args, **kwargs)
         finally:
             state.suspended = before
-        _capture(formula, implementation, module, query, key, value, attention_mask, result[0], options, kwargs)
+        routing.report(
+            lambda: _call(
+                formula, implementation, module, query, key, value, attention_mask, result[0], options, kwargs
+            ),
+            module,
+            output=result[0],
+            arrange=_transposed,
+        )
     else:
         interface_call, outer = routing.InterfaceCall(module, key, value), state.interface_call
         state.interface_call = interface_call
@@ -106,7 +111,7 @@ def _attention(
 
 def _ablated_mask(
     mask: Any,
-    ablations: list[tuple[Intervention, str]],
+    ablations: list[tuple[ModelIntervention, str]],
     implementation: str,
     module: nn.Module,
     q: Tensor,
@@ -129,28 +134,56 @@ def _ablated_mask(
 def _report(
     function: Callable[..., Any],
     implementation: str,
-    call: routing.InterfaceCall,
+    interface: routing.InterfaceCall,
     query: Tensor,
     mask: Any,
     result: Any,
     arguments: dict[str, Any],
 ) -> None:
     """Report a call that no tap inside the interface has seen, and verify its weights if it has some."""
-    module, options, dropout = call.module, _options(arguments), _dropout(call.module, arguments)
-    key, output = (id(module), function, *options), GraphOutput(result[0], _transposed)
-    try:
-        record = _record(key, implementation, call, query, mask, result, options, dropout)
-    except Exception as error:
-        routing.report_missed(routing.failure(error), module)
-        return
-    formula = verified.get(key)
-    if formula is None:
-        routing.report(record, module, output=output)
-    else:
-        _capture(formula, implementation, module, query, call.key, call.value, mask, result[0], options, arguments)
+    module, options = interface.module, _options(arguments)
+    out, weights = result[0], result[1] if len(result) > 1 else None
+
+    def make() -> Call:
+        def own(rounded: bool = False) -> Call:
+            formula = EagerFormula(rounded, _sinks(module, options) is not None)
+            key, value = interface.key, interface.value
+            return _call(formula, implementation, module, query, key, value, mask, out, options, arguments)
+
+        before = interface.weights
+        if before is not None and (weights is None or before.shape == weights.shape):
+            w = before  # before dropout; those returned are after it
+        else:
+            w = None if _dropout(module, arguments) else weights
+        if implementation != "eager" or w is None:  # nothing to compare with
+            return own()
+        # In half precision eager attention rounds its scores, and its weights are those of rounded scores.
+        for rounded in (True, False) if query.dtype in HALF else (False,):
+            if _agrees(own(rounded), w):
+                formula = EagerFormula(rounded, _sinks(module, options) is not None)
+                verified[(id(module), function, *options)] = formula
+                return own(rounded)
+        # A sink may be applied to the output, after a softmax without it: the output decides.
+        if _sinks(module, options) is not None and own().fidelity().faithful:
+            return own()
+        if w is not before:
+            raise ValueError(f"the weights of {type(module).__name__} are not the softmax of its queries and keys")
+        groups, v = own().own.groups, interface.value
+        return Call(
+            out.transpose(1, 2),
+            energies=EnergyMatrix.of_matrix(w.detach()),
+            v=v if groups == 1 else v.repeat_interleave(groups, dim=-3),
+            normalize=Unchanged(),
+            origin="eager, its own way",
+            dropout=_dropout(module, arguments),
+            cross=routing.is_cross(module),
+            matrix="they are not the softmax of its queries and keys",
+        )
+
+    routing.report(make, module, output=out, arrange=_transposed)
 
 
-def _capture(
+def _call(
     formula: EagerFormula,
     implementation: str,
     module: nn.Module,
@@ -161,20 +194,34 @@ def _capture(
     out: Tensor,
     options: dict[str, Any],
     arguments: dict[str, Any],
-) -> None:
-    """Collect references to the tensors of a verified module."""
+) -> Call:
+    """A call by the arguments of the interface, whose weights are those of a formula."""
     rounded, has_sinks = formula
-    learned: tuple[Tensor, ...] = ()
-    settings: tuple[Any, ...] | None = (options.get("scaling"), options.get("softcap"), rounded)
-    if has_sinks or "position_bias" in options:
-        bias, sinks = options.get("position_bias"), _sinks(module, options) if has_sinks else None
-        learned = tuple([x for x in (bias, sinks) if x is not None])
-        settings = None if bias is not None else settings
-    dropout = _dropout(module, arguments)
-    routing.try_capture(
-        _captured_record, query, key, value, out.transpose(1, 2), module, mask, None, learned, settings,
-        (implementation, module, options, dropout, rounded), (out, _transposed),
-    )  # fmt: skip
+    bias, sinks = options.get("position_bias"), _sinks(module, options) if has_sinks else None
+    tensor, other = (mask, None) if isinstance(mask, torch.Tensor) else (None, mask)
+
+    def energies(call: Call) -> EnergyMatrix:
+        assert call.q is not None
+        if sinks is not None:
+            call.normalize = Softmax(sink=sinks.detach().flatten())
+        call.cross = routing.is_cross(module)
+        own_mask = other if call.mask is None else call.mask
+        return _energies(implementation, module, call.q, call.k, own_mask, options, rounded)
+
+    return Call(
+        out.transpose(1, 2),
+        energies=energies,
+        q=query,
+        k=key,
+        v=value,
+        mask=tensor,
+        learned=[x for x in (bias, sinks) if x is not None],
+        settings=None
+        if bias is not None
+        else (implementation, options.get("scaling"), options.get("softcap"), rounded),
+        origin=implementation,
+        dropout=_dropout(module, arguments),
+    )
 
 
 def _options(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -193,66 +240,6 @@ def _transposed(x: Tensor) -> Tensor:
 def _sinks(module: nn.Module, options: dict[str, Any]) -> Tensor | None:
     sinks: Tensor | None = options.get("s_aux", getattr(module, "sinks", None))
     return sinks
-
-
-def _captured_record(call: CapturedCall) -> Record:
-    """The record of a call of eager attention in a module whose weights were compared before."""
-    implementation, module, options, dropout, rounded = call.details
-    energies = _energies(implementation, module, call.q, call.k, call.mask, options, rounded)
-    sinks = _sinks(module, options)
-    normalize = Softmax() if sinks is None else Softmax(sink=sinks.detach().flatten())
-    cross = routing.is_cross(module)
-    return Record(energies, call.v, call.out, implementation, normalize, None, dropout, cross, call.rows)
-
-
-def _record(
-    key: tuple[Any, ...],
-    implementation: str,
-    call: routing.InterfaceCall,
-    query: Tensor,
-    mask: Any,
-    result: Any,
-    options: dict[str, Any],
-    dropout: float,
-) -> Record:
-    module, value = call.module, call.value
-    out, weights = result[0], result[1] if len(result) > 1 else None
-    sinks = _sinks(module, options)
-    energies = _energies(implementation, module, query, call.key, mask, options)
-    record = Record(
-        energies,
-        value.detach(),
-        out.detach().transpose(1, 2).view(*query.shape[:-1], value.shape[-1]),
-        implementation,
-        normalize=Softmax() if sinks is None else Softmax(sink=sinks.detach().flatten()),
-        dropout=dropout,
-        cross=routing.is_cross(module),
-    )
-    if call.weights is not None and (weights is None or call.weights.shape == weights.shape):
-        weights = call.weights  # before dropout; those returned are after it
-    elif record.dropout:
-        weights = None  # nothing to compare with
-    if implementation == "eager" and weights is not None:
-        # In half precision eager attention rounds its scores, and its weights are those of rounded scores.
-        records = [(record, False)]
-        if query.dtype in HALF:
-            rounded = _energies(implementation, module, query, call.key, mask, options, rounded=True)
-            records.insert(0, (replace(record, energies=rounded), True))
-        for same, is_rounded in records:
-            if _agrees(same, weights):
-                verified[key] = EagerFormula(is_rounded, sinks is not None)
-                return same
-        # A sink may be applied to the output, after a softmax without it: the output decides.
-        if sinks is not None and Call("", placed(record, torch.Tensor.detach)).fidelity().faithful:
-            return record
-        if call.weights is None or weights is not call.weights:
-            raise ValueError(f"the weights of {type(module).__name__} are not the softmax of its queries and keys")
-        groups = record.energies.groups
-        v = record.v if groups == 1 else record.v.repeat_interleave(groups, dim=-3)
-        reason = "they are not the softmax of its queries and keys"
-        own = record_of_weights(weights, v, record.out, "eager, its own way", record.dropout, reason=reason)
-        return replace(own, cross=record.cross)
-    return record
 
 
 def _energies(
@@ -287,13 +274,12 @@ def _is_causal(module: nn.Module, options: dict[str, Any]) -> bool:
 
 
 @torch.no_grad()
-def _agrees(record: Record, weights: Tensor) -> bool:
-    """Whether the record gives the weights that the eager function used."""
-    ours = Call("", placed(record, torch.Tensor.detach)).weights
+def _agrees(call: Call, weights: Tensor) -> bool:
+    """Whether the call has the weights that the eager function used."""
     rows = sorted({0, weights.shape[-2] // 2, weights.shape[-2] - 1})
     theirs = weights[..., rows, :].float()
     # Relative to each row: with many keys every weight is small. A row that a sink takes whole is zero in both.
-    error = (ours.tile(rows, slice(None)) - theirs).norm(dim=-1)
+    error = (call.weights.tile(rows, slice(None)) - theirs).norm(dim=-1)
     return bool((error <= BUDGET[weights.dtype] * theirs.norm(dim=-1)).all())
 
 

@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..attention.blocks import ChangedInPlaceError, TensorVersions
 from ..attention.energies import DotForm
 from ..attention.energy_matrix import EnergyMatrix
 from ..attention.masks import causal
 from ..attention.modifiers import Modifier
-from ..attention.normalizers import Unnormalized
+from ..attention.normalizers import Unchanged, Unnormalized
 from . import routing
-from .generation import Record, dot_energies, record_of_weights, some_rows
+from .call import Call
+from .generation import dot_energies
 from .routing import Replacement, Tap
 from .storage import format_bytes
 
@@ -90,7 +90,7 @@ def _linear(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if continued:
         routing.report_missed(CONTINUES)
     else:
-        routing.try_report(lambda: _by_unit_values(original, options, out), tensors=_tensors(options))
+        routing.report(lambda: _by_unit_values(original, options, out))
     out = _ablated(out, dim=2)
     return (out, *rest) if isinstance(result, tuple) else out
 
@@ -102,19 +102,13 @@ def _ablated(out: Tensor, dim: int) -> Tensor:
     return out
 
 
-def _by_unit_values(function: Callable[..., Any], options: dict[str, Any], out: Tensor) -> Callable[[], Record]:
-    """A function that computes the record: W is what `function` returns for v = identity."""
+def _by_unit_values(function: Callable[..., Any], options: dict[str, Any], out: Tensor) -> Call:
+    """The call of a function that is linear in the values: W is what it returns for v = identity."""
     name = next(name for name in VALUES if name in options)
     v, origin = options[name].detach(), ORIGINS[function.__name__]
     batch, length, heads, _ = v.shape
-    # They compute in float32, whatever type they are given and return.
-    rows, kept = some_rows(out.detach().transpose(1, 2).to(torch.promote_types(v.dtype, torch.bfloat16)))
-    kept = kept.float() if kept.dtype == torch.float64 else kept
-    versions = TensorVersions(_tensors(options))
 
-    def make() -> Record:
-        if versions.changed():
-            raise ChangedInPlaceError(f"the inputs of {function.__name__} were changed in place since it was called")
+    def energies(call: Call) -> EnergyMatrix:
         size = batch * heads * length * length * 4
         if size > LARGEST:
             raise ValueError(
@@ -126,12 +120,14 @@ def _by_unit_values(function: Callable[..., Any], options: dict[str, Any], out: 
         with torch.no_grad(), routing.suspend_reports():
             result = function(**inputs)
         w = result[0] if isinstance(result, tuple) else result
-        w, reason = w.transpose(1, 2), "it has no softmax: what it returns for unit values"
-        record = record_of_weights(w, v.transpose(1, 2).float(), kept, origin, reason=reason)
-        record.rows, record.cross = rows, False
-        return record
+        call.v, call.matrix = v.transpose(1, 2).float(), "it has no softmax: what it returns for unit values"
+        return EnergyMatrix.of_matrix(w.transpose(1, 2).detach())
 
-    return make
+    # They compute in float32, whatever type they are given and return.
+    kept = out.detach().transpose(1, 2).to(torch.promote_types(v.dtype, torch.bfloat16))
+    kept = kept.float() if kept.dtype == torch.float64 else kept
+    learned = [x for x in options.values() if isinstance(x, torch.Tensor)]
+    return Call(kept, energies=energies, learned=learned, normalize=Unchanged(), origin=origin, cross=False)
 
 
 def _without_graph(x: Any) -> Any:
@@ -140,10 +136,6 @@ def _without_graph(x: Any) -> Any:
 
 def _as_float(x: Any) -> Any:
     return x.detach().float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
-
-
-def _tensors(options: dict[str, Any]) -> tuple[Tensor, ...]:
-    return tuple(x for x in options.values() if isinstance(x, torch.Tensor))
 
 
 def _is_empty(state: Any) -> bool:
@@ -183,15 +175,15 @@ def _rwkv(
         routing.report_missed(CONTINUES)
         return _ablated(out, dim=-1), *result[1:]
 
-    def make() -> Record:
+    def make() -> Call:
         """Each channel is a head with one value."""
         k, v, z = (x.detach().mT[..., None] for x in (key, value, out))  # [B, T, C] → [B, C, T, 1]
         decay = TimeDecay(time_decay.detach().float().exp(), time_first.detach().float())
         ones = k.new_ones(1).expand(k.shape)
         energies = EnergyMatrix(ones, k, DotForm(), tuple(k.shape[:2]), (decay,), causal())
-        return Record(energies, v, z, "RWKV, one head per channel", cross=False)
+        return Call(z, energies=energies, v=v, origin="RWKV, one head per channel", cross=False)
 
-    routing.try_report(make)
+    routing.report(make)
     return _ablated(out, dim=-1), *result[1:]
 
 
@@ -246,14 +238,7 @@ def report_lightning(
     if continued:
         routing.report_missed(CONTINUES, module)
         return
-    hidden = hidden_states.detach()
-    routing.try_report(lambda: _deferred(module, hidden, attention_mask, result[0]), module, tensors=(hidden,))
-
-
-def _deferred(module: Any, hidden: Tensor, padding: Tensor | None, out: Tensor) -> Callable[[], Record]:
-    rows, kept = some_rows(out.detach())
-    versions = TensorVersions([hidden, *module.parameters(), *module.buffers()])
-    heads, width = module.num_attention_heads, module.head_dim
+    heads, width, hidden = module.num_attention_heads, module.head_dim, hidden_states.detach()
 
     def after(z: Tensor, at: Tensor) -> Tensor:
         """[B, heads, rows, D] → [B, rows, E]"""
@@ -261,19 +246,24 @@ def _deferred(module: Any, hidden: Tensor, padding: Tensor | None, out: Tensor) 
         out: Tensor = module.out_proj(torch.sigmoid(module.output_gate(hidden[:, at])) * z)
         return out
 
-    def make() -> Record:
-        if versions.changed():
-            raise ChangedInPlaceError("its inputs or parameters were changed in place since it was called")
+    def energies(call: Call) -> EnergyMatrix:
         with torch.no_grad(), routing.suspend_reports():
             x = module.act_fn(module.qkv_proj(hidden))
-            if padding is not None and padding.dim() == 2 and padding.shape == x.shape[:2]:
-                x = x * padding[..., None].to(x.dtype)
+            if attention_mask is not None and attention_mask.dim() == 2 and attention_mask.shape == x.shape[:2]:
+                x = x * attention_mask[..., None].to(x.dtype)
             q, k, v = x.unflatten(-1, (heads, 3 * width)).transpose(1, 2).split(width, dim=-1)
-        energies = dot_energies(q, k, 1.0, masks=(causal(),))
+        call.v, call.after = v, after
         decay = DistanceDecay(module.slope_rate.detach().flatten().float())
-        energies = replace(energies, modifiers=(decay,))
-        return Record(
-            energies, v, kept, "lightning attention", normalize=Unnormalized(), rows=rows, after=after, cross=False
-        )
+        return replace(dot_energies(q, k, 1.0, masks=(causal(),)), modifiers=(decay,))
 
-    return make
+    routing.report(
+        lambda: Call(
+            result[0].detach(),
+            energies=energies,
+            learned=[hidden, *module.parameters(), *module.buffers()],
+            normalize=Unnormalized(),
+            origin="lightning attention",
+            cross=False,
+        ),
+        module,
+    )

@@ -7,19 +7,15 @@ same projections again; fidelity is measured on the output of the model.
 
 from __future__ import annotations
 
-import functools
 import inspect
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ..attention.blocks import ChangedInPlaceError, TensorVersions
 from . import routing
-from .call import GraphOutput
-from .generation import ROWS, some_rows
+from .call import Call
 from .routing import Replacement, Tap
 
 if TYPE_CHECKING:
@@ -27,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from .generation import Record
+    from ..attention.energy_matrix import EnergyMatrix
 
 NAMES = tuple(inspect.signature(F.multi_head_attention_forward).parameters)
 DEFAULTS = {
@@ -51,23 +47,18 @@ def _replacements() -> Iterator[Replacement]:
 def _module_forward(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Notes which module runs. To find it by the call stack takes longer: its `forward` has many variables."""
     state = routing.local.state
-    before, state.multihead_forward = state.multihead_forward, module
+    before, state.multihead = state.multihead, module
     try:
         return original(module, *args, **kwargs)
     finally:
-        state.multihead_forward = before
+        state.multihead = before
 
 
 def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     needs_weights = args[NEED_WEIGHTS] if len(args) > NEED_WEIGHTS else kwargs.get("need_weights", True)
     state = routing.local.state
-    module = state.multihead_forward
     if not needs_weights:
-        outer, state.multihead = state.multihead, module
-        try:
-            return original(*args, **kwargs)
-        finally:
-            state.multihead = outer
+        return original(*args, **kwargs)
     if routing.ablations and routing.ablations_of(None):
         raise ValueError("nn.MultiheadAttention can be ablated only when called with need_weights=False")
     before, state.suspended = state.suspended, True
@@ -81,16 +72,35 @@ def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         args = tuple([_without_graph(x) for x in args])
         kwargs = {name: _without_graph(x) for name, x in kwargs.items()}
         tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
-    out = result[0].detach()
-    if len(out) <= ROWS:  # [T, B, E] or [T, E]
-        rows, kept = None, out.clone()
-    else:
-        rows, kept = some_rows(_batch_first(out))
-    make = functools.partial(_record, original, args, kwargs, rows, kept, TensorVersions(tensors))
-    output = None
-    if routing.keeps_gradients():
-        output = GraphOutput(result[0], functools.partial(_gradient_before_projection, args, kwargs))
-    routing.report(make, module, tensors=(*tensors[:3], kept), output=output)
+    options = DEFAULTS | dict(zip(NAMES, args, strict=False)) | kwargs
+    query, key = options["query"], options["key"]
+
+    def energies(call: Call) -> EnergyMatrix:
+        inner = _inner_call(original, options | {"need_weights": False, "dropout_p": 0.0})
+        call.after = _output_projection(options["out_proj_weight"], options["out_proj_bias"])
+        return _taken(call, inner)
+
+    def arrange(g: Tensor) -> Tensor:
+        """From [T, B, E] or [T, E] after the output projection to [B, heads, T, D] before it.
+
+        Under autocast the gradient is of the lower precision, and the parameter is not.
+        """
+        g = _batch_first(g)
+        return (g @ options["out_proj_weight"].to(g.dtype)).unflatten(-1, (options["num_heads"], -1)).transpose(1, 2)
+
+    routing.report(
+        lambda: Call(
+            _batch_first(result[0].detach()),
+            energies=energies,
+            learned=tensors,
+            origin="nn.MultiheadAttention",
+            dropout=options["dropout_p"] if options["training"] else 0.0,
+            cross=query is not key and query.data_ptr() != key.data_ptr(),
+        ),
+        state.multihead,
+        output=result[0],
+        arrange=arrange,
+    )
     return result
 
 
@@ -103,40 +113,10 @@ def _batch_first(out: Tensor) -> Tensor:
     return out.transpose(0, 1) if out.dim() == 3 else out[None]
 
 
-def _record(
-    original: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    rows: Tensor | None,
-    out: Tensor,
-    versions: TensorVersions,
-) -> Record:
-    """`out` is [B, rows, E], or what the function returned if `rows` is None."""
-    _check_unchanged(versions)
-    options = _arguments(args, kwargs)
-    query, key, dropout = options["query"], options["key"], options["dropout_p"] if options["training"] else 0.0
-    record = _inner_call(original, options | {"need_weights": False, "dropout_p": 0.0})
-    after = _output_projection(options["out_proj_weight"], options["out_proj_bias"])
-    cross = query is not key and query.data_ptr() != key.data_ptr()
-    out = _batch_first(out) if rows is None else out
-    return replace(
-        record, out=out, rows=rows, after=after, origin="nn.MultiheadAttention", dropout=dropout, cross=cross
-    )
-
-
-def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of F.multi_head_attention_forward by name."""
-    return DEFAULTS | dict(zip(NAMES, args, strict=False)) | kwargs
-
-
-def _gradient_before_projection(args: tuple[Any, ...], kwargs: dict[str, Any], g: Tensor) -> Tensor:
-    """From [T, B, E] or [T, E] after the output projection to [B, heads, T, D] before it.
-
-    Under autocast the gradient is of the lower precision, and the parameter is not.
-    """
-    g, options = _batch_first(g), _arguments(args, kwargs)
-    before: Tensor = (g @ options["out_proj_weight"].to(g.dtype)).unflatten(-1, (options["num_heads"], -1))
-    return before.transpose(1, 2)
+def _taken(call: Call, inner: Call) -> EnergyMatrix:
+    """The energies of the inner call, whose values and normalizer the outer one gets."""
+    call.v, call.normalize, call.state = inner.v, inner.normalize, inner.state
+    return inner.energies
 
 
 def _native(original: Callable[..., Any], *args: Any) -> Any:
@@ -144,18 +124,23 @@ def _native(original: Callable[..., Any], *args: Any) -> Any:
     result = original(*args)
     (query, key, value), layer, rest = args[:3], args[3:9], args[9:]
     mask, mask_type = (rest[0], rest[3]) if len(rest) > 3 else (None, None)
-    rows, out = some_rows(result[0])
-    versions = TensorVersions([x for x in args if isinstance(x, torch.Tensor)])
 
-    def make() -> Record:
-        _check_unchanged(versions)
+    def energies(call: Call) -> EnergyMatrix:
         options = _options(query, key, value, layer, mask, mask_type, _lengths(query))
-        record = _inner_call(F.multi_head_attention_forward, options)
-        origin, after = "nn.MultiheadAttention, fast path", _output_projection(*layer[-2:])
-        record = replace(record, out=out, rows=rows, after=after, origin=origin, cross=query is not key)
-        return _without_padding(record, query)
+        call.after = _output_projection(*layer[-2:])
+        _without_padding(call, query)
+        return _taken(call, _inner_call(F.multi_head_attention_forward, options))
 
-    routing.report(make, routing.local.state.multihead_forward, tensors=(query, key, value, out))
+    routing.report(
+        lambda: Call(
+            result[0].detach(),
+            energies=energies,
+            learned=[x for x in args if isinstance(x, torch.Tensor)],
+            origin="nn.MultiheadAttention, fast path",
+            cross=query is not key,
+        ),
+        routing.local.state.multihead,
+    )
     return result
 
 
@@ -172,15 +157,9 @@ def _encoder_layer(original: Callable[..., Tensor], *args: Any) -> Tensor:
     def feed_forward(x: Tensor) -> Tensor:
         return F.linear((F.gelu if gelu else F.relu)(F.linear(x, *up)), *down)
 
-    versions, (kept_rows, kept) = TensorVersions([x for x in args if isinstance(x, torch.Tensor)]), some_rows(out)
-
-    def make() -> Record:
-        _check_unchanged(versions)
-        padded = _padded(src)
+    def energies(call: Call) -> EnergyMatrix:
+        padded, project = _padded(src), _output_projection(*layer[-2:])
         x = norm(padded, norm1) if norm_first else padded
-        options = _options(x, x, x, layer, mask, mask_type, _lengths(src))
-        record = _inner_call(F.multi_head_attention_forward, options)
-        project = _output_projection(*layer[-2:])
 
         def after(z: Tensor, rows: Tensor) -> Tensor:
             y = padded[:, rows] + project(z, rows)
@@ -189,14 +168,24 @@ def _encoder_layer(original: Callable[..., Tensor], *args: Any) -> Tensor:
             y = norm(y, norm1)
             return norm(y + feed_forward(y), norm2)
 
-        origin = "nn.TransformerEncoderLayer, fast path"
-        return _without_padding(replace(record, out=kept, rows=kept_rows, after=after, origin=origin, cross=False), src)
+        call.after = after
+        _without_padding(call, src)
+        options = _options(x, x, x, layer, mask, mask_type, _lengths(src))
+        return _taken(call, _inner_call(F.multi_head_attention_forward, options))
 
-    routing.report(make, tensors=(src, kept))
+    routing.report(
+        lambda: Call(
+            out.detach(),
+            energies=energies,
+            learned=[x for x in args if isinstance(x, torch.Tensor)],
+            origin="nn.TransformerEncoderLayer, fast path",
+            cross=False,
+        )
+    )
     return out
 
 
-def _inner_call(function: Callable[..., Any], options: dict[str, Any]) -> Record:
+def _inner_call(function: Callable[..., Any], options: dict[str, Any]) -> Call:
     """The call of scaled_dot_product_attention that the same inputs lead to with need_weights=False."""
     routing.install()
     try:
@@ -267,27 +256,19 @@ def _lengths(x: Tensor) -> Tensor | None:
     return torch.tensor([len(part) for part in x.unbind()], device=x.device) if x.is_nested else None
 
 
-def _without_padding(record: Record, nested: Tensor) -> Record:
-    """The record with padded rows of the output set to zero."""
+def _without_padding(call: Call, nested: Tensor) -> None:
+    """Set padded rows of the output to zero."""
     lengths = _lengths(nested)
-    if lengths is None:
-        return record
-    out, after = _padded(record.out), record.after
+    if lengths is None or call.out is None:
+        return
+    call.out, after = _padded(call.out), call.after
     assert after is not None
-    real = torch.arange(out.shape[1], device=out.device) < lengths[:, None]
+    real = torch.arange(call.out.shape[1], device=call.out.device) < lengths[:, None]
 
     def masked(z: Tensor, rows: Tensor) -> Tensor:
         return after(z, rows) * real[:, rows, None]
 
-    return replace(record, out=out, after=masked)
-
-
-def _check_unchanged(versions: TensorVersions) -> None:
-    if versions.changed():
-        raise ChangedInPlaceError(
-            "the inputs or parameters of nn.MultiheadAttention were changed in place since it was called, and its "
-            "queries and keys are computed from them; ask before changing them (before optimizer.step())"
-        )
+    call.after = masked
 
 
 TAP = Tap("nn.MultiheadAttention", _replacements)

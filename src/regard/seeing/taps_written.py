@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 import string
-import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,9 +19,10 @@ from torch.nn import functional as F
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..attention.blocks import ChangedInPlaceError, TensorVersions, version_of
+from ..attention.energy_matrix import EnergyMatrix
+from ..attention.normalizers import Unchanged
 from . import routing
-from .call import GraphOutput
-from .generation import record_of_weights
+from .call import IN_ITS_OWN_CODE, Call
 from .routing import Replacement, Tap
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from jaxtyping import Float
     from torch import Tensor, nn
-
-    from .generation import Record
 
 ATTENTION_NAME = re.compile(r"(attn|attention|\batt|_att)\d*\b.* |.* \S*(attn|attention|\batt_|_att\b)")
 """A name that ends in attention ("self_attn", not "attn_norm"), or a class whose name has it somewhere."""
@@ -242,8 +240,8 @@ class OpenSoftmax:
             return True
         return False
 
-    def record(self) -> Record:
-        """The record of the products found."""
+    def call(self) -> Call:
+        """The call of the products found."""
         pieces = sorted(self.pieces, key=lambda piece: piece.first)
         w, v, out, dropout = pieces[0][1:5]
         if len(pieces) > 1:
@@ -253,23 +251,23 @@ class OpenSoftmax:
         lead = self._lead(w)
         if lead is not None:
             w, v, out = (x.unflatten(0, lead) for x in (w, v, out))
-        return record_of_weights(w, v, out, dropout=dropout, reason="they were computed in the module's own code")
+        return _call_of_weights(w, v, out, dropout, "they were computed in the module's own code")
 
-    def output(self) -> GraphOutput | None:
-        """The output with its graph; None if it is the sum of several products."""
-        if len(self.pieces) != 1:
-            return None
+    def arrangement(self) -> Callable[[Tensor], Tensor]:
+        """From the gradient of the product's output to that of W·v.
+
+        Part of a hook of the output's graph: it holds no tensor, which would keep that graph alive for ever.
+        """
         (piece,) = self.pieces
         axes = piece.product.out_axes
         roles = _roles(piece.product.axes[piece.side], piece.product.axes[1 - piece.side], axes)
         lead = self._lead(piece.weights)
 
         def arrange(g: Tensor) -> Tensor:
-            """Part of a hook of the output's graph: it holds no tensor, which would keep that graph alive for ever."""
             g = _arranged(g, axes, *roles)
             return g if lead is None else g.unflatten(0, lead)
 
-        return GraphOutput(piece.product.out, arrange)
+        return arrange
 
     def head_axis(self) -> tuple[int, int] | None:
         """Where the heads are in the output of the last product found, and how many; None if it has no such axis.
@@ -323,13 +321,25 @@ class OpenSoftmax:
         return (w.shape[0] // heads, heads) if heads is not None and heads > 1 and w.shape[0] % heads == 0 else None
 
 
+def _call_of_weights(w: Tensor, v: Tensor, out: Tensor, dropout: float, reason: str) -> Call:
+    return Call(
+        out,
+        energies=EnergyMatrix.of_matrix(w.detach()),
+        v=v,
+        normalize=Unchanged(),
+        origin=IN_ITS_OWN_CODE,
+        dropout=dropout,
+        matrix=reason,
+    )
+
+
 def _softmax(
     original: Callable[..., Tensor], input: Tensor, dim: int | None = None, *args: Any, **kwargs: Any
 ) -> Tensor:
     state = routing.local.state
     with routing.suspend_reports():  # F.softmax may call the others
         weights = original(input, dim, *args, **kwargs)
-    if sys._getframe(2).f_globals.get("__name__", "").startswith("regard."):  # attend reports its own calls
+    if routing.called_by_regard():  # attend reports its own calls
         return weights
     if state.interface_call is not None:
         state.interface_call.weights = weights
@@ -445,8 +455,14 @@ def _report(softmax: OpenSoftmax) -> None:
     multiplied one by one, and a softmax over one entry are named as unseen.
     """
     if softmax.pieces:
+        one = len(softmax.pieces) == 1  # the output of several is a sum that no tensor of the model holds
         with routing.suspend_reports():
-            routing.try_report(softmax.record, softmax.module, output=softmax.output())
+            routing.report(
+                softmax.call,
+                softmax.module,
+                output=softmax.pieces[0].product.out if one else None,
+                arrange=softmax.arrangement() if one else None,
+            )
         return
     weights, heads = softmax.weights, _head_count(softmax.module)
     last, axes, entries = weights.dim() - 1, weights.dim(), weights.shape[softmax.dim]
@@ -456,8 +472,9 @@ def _report(softmax: OpenSoftmax) -> None:
 
     by_rows = softmax.dim == last and ((heads is None and axes in (3, 4)) or (axes == 4 and weights.shape[1] == heads))
     if by_rows and entries > 1 and not softmax.is_gate:
-        record = record_of_weights(weights, reason="no product with values was found after its softmax")
-        routing.report(record, softmax.module, name_filter=is_attention)
+        v, out = (weights.new_empty(*weights.shape[:-2], n, 0) for n in (entries, weights.shape[-2]))
+        reason = "no product with values was found after its softmax"
+        routing.report(lambda: _call_of_weights(weights, v, out, 0.0, reason), softmax.module, name_filter=is_attention)
         return
     routing.report_missed(
         f"its softmax over {entries} entries, {list(weights.shape)}, is not followed by a product "

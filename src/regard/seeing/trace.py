@@ -1,5 +1,8 @@
 """Seen: the attention calls recorded by a `watch` block, in order.
 
+While the model runs a call is appended. Only what later calls depend on is decided at once: whether keys are those of a
+cache that grew, so that the old ones need not be kept. The rest is the work of `_settle`, when somebody asks.
+
 Traces: recorded calls in a folder: `trace.json` describes them, and each has its tensors in a safetensors file.
 
 There is no pickle, so a trace from an unknown source can be opened. `trace.json` has the SHA-256 of each tensor: one
@@ -9,9 +12,11 @@ changes nothing.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +29,11 @@ from ..attention.modifiers import Modifier
 from ..attention.normalizers import Normalizer, Softmax
 from ..attention.part import UnknownPartError
 from ..files import DamagedFileError, replacing_folder
-from . import generation  # noqa: F401  a part of older traces
-from .call import Call
-from .generation import Record
-from .recorder import CallRecorder
-from .storage import Intervals, format_bytes
+from .call import IN_ITS_OWN_CODE, Call
+from .storage import Intervals, TensorStorage, format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.table import Table
     from torch import Tensor
@@ -39,17 +41,29 @@ if TYPE_CHECKING:
     from ..attention.masks import Mask
     from ..attention.part import Part
     from ..viewer.export import Widget
+    from .modules import ModuleDepths
     from .terminal import ResultTable
     from .text_models import TokenizedText
 
 HEADER = ("layer", "kind", "heads", "queries", "keys", "computed by", "fidelity")
+MATRICES = 8 << 30
+"""Bytes of whole weight matrices that a watch without a limit of its own holds: of models that compute their weights in
+their own code, whose queries and keys are not known."""
+LONG_MASKS = 1 << 26
+"""Masks of more bytes than this, all together, are shortened when the watch closes; others when somebody asks."""
 
 
 class Seen:
     """A list of `Call`s, indexed by number or name: `seen["encoder.layer.3"]`. It prints as a table."""
 
-    def __init__(self, model: str = "", recorder: CallRecorder | None = None) -> None:
-        self._recorder = CallRecorder() if recorder is None else recorder
+    def __init__(
+        self,
+        model: str = "",
+        storage: TensorStorage | None = None,
+        depths: ModuleDepths | None = None,
+        gradients: bool = False,
+    ) -> None:
+        """`gradients`: keep the gradient of each output."""
         self.model = model
         self.tokens: list[list[str]] | None = None
         """Labels of rows and columns, one list for each entry of the batch, if set."""
@@ -58,21 +72,212 @@ class Seen:
         generates ("target"), and the tokens the decoder reads ("read")."""
         self.text: TokenizedText | None = None
         """The text that the model read, if it was one text and is known."""
+        self.gradients = gradients
+        self._storage = TensorStorage(None, None) if storage is None else storage
+        self._depths = depths
+        self._lock = threading.RLock()
+        self._calls: list[Call] = []
+        self._settled = 0  # so many calls are complete
+        self._last: dict[str, Call] = {}  # the newest call of each module, which the next may continue
+        self._pass: dict[str, bool] = {}  # the modules of this forward pass, and whether each continued its call
+        self._missed: list[str] = []
+        self._unseen: dict[str, str] = {}
+        self._masks: dict[int, int] = {}  # bytes, by id
+        self._matrices = 0  # bytes
+        self._over_limit = 0
+        self._advice = ""
+        self._advise: Callable[[], str] | None = None
+
+    # While the model runs
+
+    def add(self, call: Call, output: Tensor | None = None, arrange: Callable[[Tensor], Tensor] | None = None) -> None:
+        """Add a call, or append it to the last call of its module if it is the next step of a generation.
+
+        `output` and `arrange` are for its gradient, see `Call.follow_gradient`.
+        """
+        with self._lock:
+            call.depths = self._depths
+            if self.gradients:
+                call.follow_gradient(output, arrange, self._storage.store)
+            if call.origin != IN_ITS_OWN_CODE:
+                self._replace_written(call)
+            if self._storage.copies or not self._storage.values:
+                with torch.no_grad():
+                    self._add_now(call)
+                return
+            last = self._last.get(call.name)
+            if last is not None and self._may_grow(last, call) and self._joins(last, call):
+                return
+            if not self._has_room(call):
+                return
+            self._calls.append(call)
+            self._last[call.name] = call
+            if call.mask is not None:
+                self._masks[id(call.mask)] = call.mask.nbytes
+
+    def _add_now(self, call: Call) -> None:
+        """Keep a copy of the call, or prove it and keep no values."""
+        call.complete()
+        if call.after is not None or not self._storage.values:
+            call.prove_now(self._storage.values)
+        last = self._last.get(call.name)
+        if (last is not None and self._joins(last, call)) or not self._has_room(call):
+            return
+        if self._storage.copies:
+            call.place(functools.partial(self._storage.store, wait=False))
+        self._calls.append(call)
+        self._settled = len(self._calls)
+        self._last[call.name] = call
+
+    @staticmethod
+    def _may_grow(last: Call, call: Call) -> bool:
+        """Whether keys may be those of `last` in a longer tensor: joined at once, the old ones need not be kept."""
+        return call.q is not None and call.keys > call.q.shape[-2] and not last.shares_keys(call)
+
+    def _joins(self, last: Call, call: Call) -> bool:
+        """Whether the call was appended to the last call of its module and fits into the limit."""
+        storage, size = self._storage, 0
+        if last.ablated != call.ablated:
+            return False
+        if storage.limit is not None and call.keys:
+            size = sum(x.nbytes for x in (call.q, call.out) if x is not None)
+            size += sum(x.nbytes for x in (call.k, call.v)) * min(call.queries, call.keys) // call.keys
+            if storage.bytes + size > storage.limit:
+                return False  # a call of its own will not fit either, and is counted
+        if storage.copies:
+            storage.wait_for_copies()  # its keys are compared with those kept
+        if call.name in self._pass:  # the next forward pass
+            self._pass = {}
+        # On a GPU a comparison waits for all that was launched before it: one module of each forward pass compares.
+        trusted = (
+            call.q is not None and call.q.is_cuda and not storage.copies and next(iter(self._pass.values()), False)
+        )
+        joined = last.append(call, storage.store if storage.copies else None, trusted)
+        self._pass[call.name] = joined
+        storage.bytes += size if joined else 0
+        return joined
+
+    def _has_room(self, call: Call) -> bool:
+        """Whether the call can be held; if not, it is counted, or named if its weights are a whole matrix."""
+        storage = self._storage
+        if storage.limit is not None and not storage.reserve(x for x in call.tensors() if x is not call.out):
+            self._over_limit += 1
+            return False
+        if not call.matrix or storage.limit is not None or storage.copies:
+            return True
+        size = _weight_bytes(call)
+        if self._matrices + size > MATRICES:
+            self.add_missed(
+                call.name,
+                f"its weights, {format_bytes(size)}, are not held: {call.matrix}, so that they can be held only as "
+                f"whole matrices, and those of this watch would take more than {format_bytes(MATRICES)}. Watch fewer "
+                'layers (layers=…), keep="cpu" or a folder, or say what may be held (limit="64GB")',
+            )
+            return False
+        self._matrices += size
+        return True
+
+    def _replace_written(self, call: Call) -> None:
+        """If the module notes an output that it computed by a softmax just before, the note replaces that call."""
+        written = self._calls[-1] if self._calls else None
+        if written is None or written.origin != IN_ITS_OWN_CODE:
+            return
+        if (written.name, written.address) == (call.name, call.address):
+            self._calls.pop()
+            self._settled = min(self._settled, len(self._calls))
+            before = next((x for x in reversed(self._calls) if x.name == call.name), None)
+            self._last.pop(call.name)
+            if before is not None:
+                self._last[call.name] = before
+
+    def add_missed(self, name: str, reason: str) -> None:
+        message = f"{name}: {reason}"
+        if message not in self._missed:
+            self._missed.append(message)
+
+    def add_unseen(self, name: str, reason: str) -> None:
+        """A module that ran and called no attention; whether it should have is decided at the end."""
+        self._unseen.setdefault(name, reason)
+
+    def close(self, advise: Callable[[], str]) -> None:
+        """At the end of the watch. `advise` says what to do if there was no call."""
+        self._advise = advise
+        if self._depths is not None:
+            self._depths.keep_shares({call.name for call in self._calls})
+        if self._storage.copies or sum(self._masks.values()) >= LONG_MASKS:
+            self._settle()
+
+    # When somebody asks
+
+    def _settle(self) -> None:
+        """Complete what was collected: energies, steps of a generation, short masks."""
+        from .routing import suspend_reports
+
+        with self._lock:
+            self._storage.wait_for_copies()
+            if self._settled == len(self._calls) and self._advise is None:
+                return
+            with suspend_reports(), torch.no_grad():
+                pending = self._calls[self._settled :]
+                del self._calls[self._settled :]
+                last = {call.name: call for call in self._calls}
+                for call in pending:
+                    try:
+                        self._settle_call(call, last)
+                    except Exception as error:  # an error of ours must not stop the model
+                        self.add_missed(call.name, f"the call could not be recorded: {error}")
+                self._last, self._settled = last, len(self._calls)
+                if self._advise is not None:
+                    advise, self._advise = self._advise, None
+                    self._finish(advise)
+
+    def _settle_call(self, call: Call, last: dict[str, Call]) -> None:
+        before = last.get(call.name)
+        if call.q is not None:  # otherwise queries and keys are computed when this call is asked for
+            call.complete()
+            if before is not None and not call.later and self._joins(before, call):
+                return
+        self._calls.append(call)
+        last[call.name] = call
+
+    def _finish(self, advise: Callable[[], str]) -> None:
+        self._last.clear()
+        self._masks.clear()
+        masks: dict[int, tuple[Tensor, Mask | None]] = {}
+        for call in self._calls:
+            call.shorten_masks(masks)
+        if self._over_limit:
+            assert self._storage.limit is not None
+            limit = format_bytes(self._storage.limit)
+            self._missed.append(f"{self._over_limit} calls were not kept: the limit is {limit}")
+        self._name_unseen()
+        self._advice = "" if self._calls else advise()
+
+    def _name_unseen(self) -> None:
+        """Name attention modules that ran unseen, without parts of modules whose own call was seen."""
+        names = {*(call.name for call in self._calls), *(message.partition(": ")[0] for message in self._missed)}
+        for name, reason in self._unseen.items():
+            parents = name.split(".")
+            if not any(".".join(parents[:count]) in names for count in range(1, len(parents) + 1)):
+                self.add_missed(name, reason)
 
     @property
     def calls(self) -> list[Call]:
         """All calls, in order."""
-        return self._recorder.settle().calls
+        self._settle()
+        return self._calls
 
     @property
     def missed(self) -> list[str]:
         """Calls that could not be recorded or kept, and modules that ran unseen, each with its reason."""
-        return self._recorder.settle().missed
+        self._settle()
+        return self._missed
 
     @property
     def advice(self) -> str:
         """What to do if no call was recorded."""
-        return self._recorder.settle().advice
+        self._settle()
+        return self._advice
 
     def __len__(self) -> int:
         return len(self.calls)
@@ -147,7 +352,6 @@ class Seen:
 
         A call that can no longer be computed is listed in `missed` instead.
         """
-
         save(self, path)
 
     def show(self) -> Widget:
@@ -232,7 +436,7 @@ def _cells(call: Call) -> tuple[str, ...]:
 
 
 def _weight_bytes(call: Call) -> int:
-    return math.prod(call.shape) * call.record.energies.a.element_size()
+    return math.prod(call.shape) * call.own.a.element_size()
 
 
 def _first_names(calls: Sequence[Call]) -> str:
@@ -355,13 +559,13 @@ def _describe(call: Call) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "steps": call.steps,
         "batch": list(energies.batch),
         "groups": energies.groups,
-        "dropout": call.record.dropout,
+        "dropout": call.dropout,
         "form": _part(energies.form, tensors, call.name),
-        "normalize": _part(call.record.normalize, tensors, call.name),
+        "normalize": _part(call.normalize, tensors, call.name),
         "mask": _mask(energies, tensors),
         "modifiers": [_part(x, tensors, call.name, at) for at, x in enumerate(energies.modifiers)],
     }
-    if call.record.after is not None or call.record.measured is not None:
+    if call.after is not None or call.measured is not None:
         description["fidelity"], description["budget"] = call.fidelity()[:2]
     return description, {name: x.detach().cpu() for name, x in tensors.items()}
 
@@ -401,20 +605,22 @@ def _read(file: Path, description: dict[str, Any]) -> Call:
     if not file.is_file():
         raise FileNotFoundError(f"the trace is incomplete: there is no {file}")
 
-    def make() -> Record:
+    def energies(call: Call) -> EnergyMatrix:
         from safetensors import SafetensorError
         from safetensors.torch import load
 
         try:
             tensors = load(file.read_bytes())  # not mapped: a file that is cut short would end the process (SIGBUS)
             _check_digests(file, tensors, description.get("sha256"))
-            return _record(tensors, description)
+            return _fill(call, tensors, description)
         except (UnknownPartError, DamagedFileError):
             raise
         except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{file} does not match trace.json: {type(error).__name__}: {error}") from None
 
-    return Call(description["name"], make, layer=description.get("layer"), ablated=description.get("ablated") or "")
+    fields = {name: description[name] for name in ("name", "origin", "steps", "dropout")}
+    kept = {"layer": description.get("layer"), "ablated": description.get("ablated") or ""}
+    return Call(None, energies=energies, cross=description["kind"] == "cross", **fields, **kept)
 
 
 def _digest(x: Tensor) -> str:
@@ -439,7 +645,8 @@ def _check_digests(file: Path, tensors: dict[str, Tensor], expected: dict[str, A
             )
 
 
-def _record(tensors: dict[str, Tensor], description: dict[str, Any]) -> Record:
+def _fill(call: Call, tensors: dict[str, Tensor], description: dict[str, Any]) -> EnergyMatrix:
+    """The energies of a call, which gets what else was written."""
     energies = EnergyMatrix(
         tensors["q"],
         tensors["k"],
@@ -450,20 +657,11 @@ def _record(tensors: dict[str, Tensor], description: dict[str, Any]) -> Record:
         description["groups"],
     )
     state = tensors.get("state")
-    return Record(
-        energies,
-        tensors["v"],
-        tensors["out"],
-        description["origin"],
-        normalize=_normalizer(description["normalize"], tensors),
-        state=None if state is None else state.view(*energies.batch, energies.queries),
-        dropout=description["dropout"],
-        cross=description["kind"] == "cross",
-        rows=tensors["rows"],
-        measured=description.get("fidelity"),
-        budget=description.get("budget"),
-        steps=description["steps"],
-    )
+    call.state = None if state is None else state.view(*energies.batch, energies.queries)
+    call.normalize = _normalizer(description["normalize"], tensors)
+    call.v, call.out, call.rows = tensors["v"], tensors["out"], tensors["rows"]
+    call.measured, call.budget = description.get("fidelity"), description.get("budget")
+    return energies
 
 
 def _normalizer(description: dict[str, Any], tensors: dict[str, Tensor]) -> Normalizer:

@@ -11,7 +11,6 @@ from torch import nn
 
 from . import routing, taps, taps_huggingface, taps_linear, taps_multihead, taps_written
 from .modules import ModuleDepths, kinds_of, named_parts
-from .recorder import CallRecorder
 from .storage import TensorStorage
 from .trace import Seen
 
@@ -97,8 +96,7 @@ class Watch:
         self._depths = ModuleDepths(kinds_of(parts), self.model)
         self._selected: dict[str, bool] = {}
         self.thread = 0
-        self.recorder = CallRecorder(TensorStorage(keep, limit), self._depths, gradients)
-        self.seen = Seen(type(self.model).__name__, self.recorder)
+        self.seen = Seen(type(self.model).__name__, TensorStorage(keep, limit), self._depths, gradients)
 
     def __enter__(self) -> Seen:
         self.thread = threading.get_ident()
@@ -115,7 +113,7 @@ class Watch:
         with _lock:
             routing.set_watches(tuple([watch for watch in routing.watches if watch is not self]))
         routing.remove()
-        self.recorder.close(functools.partial(_advice, type(self.model).__name__))
+        self.seen.close(functools.partial(_advice, type(self.model).__name__))
 
     def selects(self, name: str) -> bool:
         """Whether the calls of the module of this name are recorded."""
