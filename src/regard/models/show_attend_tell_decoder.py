@@ -127,7 +127,7 @@ class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
         self.gate = nn.Linear(config.width, 1)
         self.cell = RecurrentCell("lstm", config.embedding, memory, config.width)
         self.energy = Additive(config.width, memory, config.hidden) if config.attends else None
-        self.attention = Hard("reinforce") if config.attention == "hard" else Softmax()
+        self.normalize = Hard("reinforce") if config.attention == "hard" else Softmax()
         self.from_state = nn.Linear(config.width, config.embedding)
         self.from_context = nn.Linear(memory, config.embedding, bias=False)
         self.output = output_matrix(config.embedding, vocabulary)
@@ -192,7 +192,9 @@ class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> ShowAttendTellState:
         dtype, summary, memory, expected = loop_dtype(annotations.vectors), annotations.summary, None, None
         if self.energy is not None:
-            memory = Memory(self.energy, annotations.vectors.to(dtype), lengths=annotations.lengths)
+            memory = Memory(
+                self.energy, annotations.vectors.to(dtype), lengths=annotations.lengths, normalize=self.normalize
+            )
         if self.training and self.config.attention == "hard":
             expected = torch.rand(len(summary), device=summary.device) < self._share()
         h, c = (wide(torch.tanh(first(summary))).repeat_interleave(beams, 0) for first in (self.first_h, self.first_c))
@@ -218,11 +220,11 @@ class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
     def look(self, h: Float[Tensor, "rows width"], state: ShowAttendTellState) -> Looked:
         """Σ_i w_i a_i with w = α (soft), or 1 at one place s (hard; section 4). In evaluation s = argmax α; in training
         s ~ α, and log α_s and the entropy H(α) are returned for REINFORCE. Rows that are `expected` use w = α."""
-        memory, hard = state.memory, self.attention
+        memory, hard = state.memory, self.normalize
         if memory is None:
             return Looked(state.summary.repeat_interleave(state.beams, 0))
         if state.expected is None or not isinstance(hard, Hard):
-            return Looked(*attend_step(h, memory, normalize=hard))
+            return Looked(*attend_step(h, memory))
         e = memory.energies(memory.query(h[:, None]))
         log_alpha = torch.log_softmax(e, dim=-1)
         alpha = log_alpha.exp()

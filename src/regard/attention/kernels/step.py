@@ -1,8 +1,9 @@
 """Additive attention in a loop that goes one query at a time, with the gradients of keys and values summed in place.
 
-Step t computes e_t = w · tanh(q_t + k_j) and z_t = Σ_j p_tj v_j. Autograd would return gradients as large as all keys
-and all values at every step, and add T of them; here each step adds to sums that the entries keep. So keys and values
-may also be written during the loop: entry t then depends on what was read from those before it (an LSTMN's tape).
+Step t computes z_t = Σ_j p_tj v_j with p_t = softmax_j(w · tanh(q_t + k_j)). Autograd would return gradients as large
+as all keys and all values at every step, and add T of them; here each step adds to sums that the entries keep. So keys
+and values may also be written during the loop: entry t then depends on what was read from those before it (the tape of
+an LSTMN).
 
 A node of the graph without data, an edge, stands between the steps: each write depends on the one before and each read
 on the last, so the backward pass reaches a write after all that read its entries. A pass may end half-way, where only
@@ -98,41 +99,39 @@ class Write(torch.autograd.Function):
         return edge.new_empty(0), (keys * ctx.entries.weight).to(ctx.dtypes[0]), values.to(ctx.dtypes[1]), None, None
 
 
-class Energies(torch.autograd.Function):
-    """w · tanh(q_i + k_j) over the first `count` entries."""
+class Look(torch.autograd.Function):
+    """z and p = softmax(e) over the first `count` entries; `seen` [batch, queries or 1, count] hides the others."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, weight: Tensor, edge: Tensor, entries: Entries, count: int) -> Tensor:
+    def forward(
+        ctx: Any, q: Tensor, weight: Tensor, edge: Tensor, entries: Entries, count: int, seen: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        e = energies(q, entries.keys[:, :count], weight)
+        p = torch.softmax(e if seen is None else e.masked_fill_(~seen, -torch.inf), -1)
         ctx.entries, ctx.count = entries, count
-        ctx.save_for_backward(q, weight)
-        return energies(q, entries.keys[:, :count], weight)
+        ctx.save_for_backward(q, weight, p)
+        ctx.set_materialize_grads(False)
+        values = entries.values[:, :count]
+        with exact(q.device):
+            return p.to(values.dtype) @ values, p
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        q, weight = ctx.saved_tensors
-        keys, into_keys = ctx.entries.keys[:, : ctx.count], ctx.entries.sums()[0][:, : ctx.count]
-        return *energy_gradients(g, q, keys, weight, into_keys), g.new_empty(0), None, None
-
-
-class Mix(torch.autograd.Function):
-    """Σ_j p_ij v_j over the first `count` entries."""
-
-    @staticmethod
-    def forward(ctx: Any, p: Tensor, edge: Tensor, entries: Entries, count: int) -> Tensor:
-        ctx.entries, ctx.count = entries, count
-        ctx.save_for_backward(p)
-        with exact(p.device):
-            return p @ entries.values[:, :count]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        (p,) = ctx.saved_tensors
-        sums = ctx.entries.sums()[1][:, : ctx.count]
-        if p.shape[1] == 1:
-            sums.addcmul_(p.mT, g)
-        else:
-            sums.add_(p.mT @ g)
-        with exact(g.device):
-            return g @ ctx.entries.values[:, : ctx.count].mT, g.new_empty(0), None, None
+    def backward(ctx: Any, into_z: Tensor | None, into_p: Tensor | None) -> tuple[Tensor | None, ...]:
+        q, weight, p = ctx.saved_tensors
+        keys, values = (x[:, : ctx.count] for x in (ctx.entries.keys, ctx.entries.values))
+        sum_keys, sum_values = (x[:, : ctx.count] for x in ctx.entries.sums())
+        with exact(q.device):
+            if into_z is not None:
+                into_z = into_z.to(sum_values.dtype)
+                if q.shape[1] == 1:
+                    sum_values.addcmul_(p.mT, into_z)
+                else:
+                    sum_values.add_(p.mT @ into_z)
+                through = (into_z.to(values.dtype) @ values.mT).to(p.dtype)
+                into_p = through if into_p is None else through + into_p
+            if into_p is None:
+                return (None,) * 6
+            into_e = torch.ops.aten._softmax_backward_data(into_p, p, -1, p.dtype)
+            into_q, into_w = energy_gradients(into_e, q, keys, weight, sum_keys)
+        return into_q, into_w, q.new_empty(0), None, None, None
