@@ -130,10 +130,21 @@ class Memory:
         entries.keys[:, at], entries.values[:, at] = key[:, 0].detach(), value[:, 0].detach()
         self._edge = step.Write.apply(self._edge, key, value, entries, at)
 
+    def _whole(self) -> tuple[Tensor, Tensor]:
+        """Keys and values of all places."""
+        if self._entries is None or not self.room:
+            return self.keys, self.values
+        return self._entries.keys[:, : self.places], self._entries.values[:, : self.places]
+
     def select(self, rows: Int[Tensor, "chosen"]) -> Memory:
-        """The memory of these sentences; for decoding, without gradients."""
-        chosen = copy(self)
-        chosen.keys, chosen.values, chosen._no_keys = self.keys[rows], self.values[rows], self._no_keys[rows]
+        """The memory of these sentences. What was written into it carries no gradient: this is for decoding."""
+        chosen, (keys, values) = copy(self), self._whole()
+        chosen.keys, chosen.values, chosen._no_keys, chosen._entries = (
+            keys[rows],
+            values[rows],
+            self._no_keys[rows],
+            None,
+        )
         chosen.lengths = None if self.lengths is None else self.lengths[rows]
         chosen._seen = None if self._seen is None else self._seen[rows]
         return chosen
@@ -160,11 +171,10 @@ def attend_step(
 
 
 def _notify(a: Tensor, memory: Memory, z: Tensor, state: Tensor | None, mask: Mask | None) -> Tensor:
-    lengths, keys, values = memory.lengths, memory.keys, memory.values
-    if lengths is None:
-        if memory._entries is not None:  # copies: more is written into the same memory
-            keys, values = (x[:, : memory.places].clone() for x in (memory._entries.keys, memory._entries.values))
-    elif bool((lengths < memory.places).any()):
+    lengths, (keys, values) = memory.lengths, memory._whole()
+    if memory.room:  # copies: more is written into the same memory
+        keys, values = keys.clone(), values.clone()
+    if lengths is not None and bool((lengths < memory.places).any()):
         mask = padding(lengths) if mask is None else padding(lengths) & mask
     energies = EnergyMatrix(a, keys, memory.form, tuple(a.shape[:-2]), (), mask)
     return notify(Request(energies, values, memory.normalize, 0.0, weights=True), z, state)
