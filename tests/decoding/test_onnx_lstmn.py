@@ -45,6 +45,8 @@ from tests.support.onnx_graphs import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from regard.models.lstmn_decoder import LSTMNDecoder
+
 pytest.importorskip("onnxruntime", reason="needs the extra `dev`")
 
 SHIPPED = "phrasebook-lstmn-en"
@@ -79,15 +81,16 @@ def model_of(name: str) -> EncoderDecoder:
     return model
 
 
-def check_tapes(state: Any, theirs: dict[str, np.ndarray]) -> None:
+def check_tapes(decoder: LSTMNDecoder, state: Any, theirs: dict[str, np.ndarray]) -> None:
     """The state after a step: the tape of every layer, and what the next queries begin with."""
-    for layer, loop in enumerate(state.loops):
-        for name, entries in (("keys", loop.tape.entries.keys), ("values", loop.tape.entries.values)):
-            close(entries[:, : loop.tape.length], theirs[f"state.{name}.{layer}"])
-        close(loop.query, theirs[f"state.query.{layer}"])
-    assert ("state.source_query" in theirs) == (state.last.query is not None)
-    if state.last.query is not None:
-        close(state.last.query, theirs["state.source_query"])
+    for number, (layer, at) in enumerate(zip(decoder.layers, state.layers, strict=True)):
+        close(at.tape.keys, theirs[f"state.keys.{number}"])
+        close(at.tape.values, theirs[f"state.values.{number}"])
+        close(at.summary @ layer.energy.query.weight[:, layer.width_in :].mT, theirs[f"state.query.{number}"])
+    assert ("state.source_query" in theirs) == (state.read is not None)
+    if decoder.energy is not None:
+        late = decoder.energy.query.weight[:, -state.read.shape[-1] :]
+        close(state.read @ late.mT, theirs["state.source_query"])
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "encoder-alone"])
@@ -114,7 +117,7 @@ def test_steps_have_the_tapes_and_weights_of_torch(name: str, tmp_path: Path) ->
         if entries:
             close(expected[:, :, t - empty_steps, :entries], result["self_weights"])
         state = next_state(result)
-        check_tapes(after, state)
+        check_tapes(model.decoder, after, state)
 
 
 @pytest.mark.parametrize("name", MODELS)

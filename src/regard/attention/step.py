@@ -69,13 +69,12 @@ class Memory:
 
     def _sum_gradients(self, weight: Float[Tensor, "d"]) -> None:
         """From now on the gradients of keys and values are summed in place over the steps (`kernels/step.py`)."""
-        keys, values = self.keys, self.values
-        room = (0, 0, 0, self.room)
-        entries = step.Entries(
-            *(torch.nn.functional.pad(x.detach(), room) if self.room else x for x in (keys, values)), weight
-        )
+        keys, values = self.keys.detach(), self.values.detach()
+        if self.room:
+            keys, values = (torch.nn.functional.pad(x, (0, 0, 0, self.room)) for x in (keys, values))
+        entries = step.Entries(keys, values, weight)
         self._entries, self._weight = entries, weight
-        self._edge: Tensor = step.Write.apply(keys.new_empty(0), keys, values, entries, 0)
+        self._edge: Tensor = step.Write.apply(keys.new_empty(0), self.keys, self.values, entries, 0)
 
     def query(self, q: Float[Tensor, "sentences queries d_q"]) -> Float[Tensor, "sentences queries d"]:
         """The energy's projection of queries."""

@@ -367,7 +367,7 @@ class RecurrentDecoderWriter(DecoderWriter):
             new = [cell_gates(g, decoder.cells[0], gates, hidden[0])]
         else:
             new = [cell_step(g, decoder.cells[0], y, late, hidden[0])]
-        if decoder.second is not None:
+        if config.attention == "conditional":
             context, weights = self._attend(g, new[0][0], memory, None)
             new = [cell_step(g, decoder.second, None, context, new[0])]
         for cell, before in zip(list(decoder.cells)[1:], hidden[1:], strict=True):
@@ -396,7 +396,7 @@ class RecurrentDecoderWriter(DecoderWriter):
             energies = g.op("Add", g.op("Squeeze", products, g.shape(2)), memory["closed"])
         else:
             energies = additive_energies(g, q, energy.weight, memory)
-        if self.decoder.local is None or state is None:
+        if self.config.scope == "global" or state is None:
             weights = g.op("Softmax", energies, axis=-1)
             return weighted_values(g, weights, memory), weights
         distance = self._distance(g, h, memory, state)
