@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from regard.models import Annotations, RecurrentDecoderConfig, TransformerDecoderConfig
-from regard.models.recurrent_decoder import RecurrentDecoder
 from regard.models.transformer_decoder import TransformerDecoder
 
 if TYPE_CHECKING:
@@ -91,12 +90,12 @@ def main() -> None:
     rnn = {"embedding": WIDTH, "width": WIDTH, "dropout": 0.0}
     models: dict[str, nn.Module] = {
         "usual loop": Usual(),
-        "Bahdanau": RecurrentDecoder(RecurrentDecoderConfig(**rnn), VOCABULARY, WIDTH),
-        "Luong general": RecurrentDecoder(
-            RecurrentDecoderConfig(attention="luong", energy="general", cell="lstm", **rnn), VOCABULARY, WIDTH
+        "Bahdanau": RecurrentDecoderConfig(**rnn).build(VOCABULARY, WIDTH, 512),
+        "Luong general": RecurrentDecoderConfig(attention="luong", energy="general", cell="lstm", **rnn).build(
+            VOCABULARY, WIDTH, 512
         ),
-        "Luong concat": RecurrentDecoder(
-            RecurrentDecoderConfig(attention="luong", energy="concat", cell="lstm", **rnn), VOCABULARY, WIDTH
+        "Luong concat": RecurrentDecoderConfig(attention="luong", energy="concat", cell="lstm", **rnn).build(
+            VOCABULARY, WIDTH, 512
         ),
         "Transformer, one layer": TransformerDecoder(
             TransformerDecoderConfig(width=WIDTH, heads=8, hidden=2048, layers=1, dropout=0.0), VOCABULARY, WIDTH, 512

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import regard
-from regard.layers import LSTMN, RecurrentCell, RecurrentLayer
-from regard.layers.kernels.tape import MemoryTape
+from regard.layers import LSTMN, LocalAttention, RecurrentCell, RecurrentLayer
 from regard.models import EncoderDecoder, EncoderDecoderConfig, LSTMNDecoderConfig, NoEncoderConfig
 from regard.models.base import Annotations
 from regard.models.lstmn_decoder import LSTMNDecoder
-from tests.support.gradients import F64, grads, leaf
+from tests.support.gradients import grads, leaf
 from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, batch
-from tests.support.triton_interpreter import interpreted, skip_without_triton
 
 EARLY, WIDTH, TIME = 5, 6, 7
 
@@ -98,49 +97,6 @@ def test_nothing_depends_on_what_comes_after() -> None:
     (gradient,) = torch.autograd.grad(layer(x)[0][:, 3].sum(), x)
     assert gradient[:, :4].abs().min() > 0
     assert gradient[:, 4:].abs().max() == 0
-
-
-def test_every_layer_writes_one_tape(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = []
-    begin = LSTMN.begin
-    monkeypatch.setattr(LSTMN, "begin", lambda layer, *given: begun.append(layer) or begin(layer, *given))
-    how = LSTMNDecoderConfig(fusion="none", embedding=4, width=4, layers=3)
-    model = EncoderDecoder(EncoderDecoderConfig(0, VOCABULARY, NoEncoderConfig(), how))
-    one = torch.ones(2, 1, dtype=torch.long)
-    model(one, one[:, 0], torch.ones(2, 5, dtype=torch.long))
-    assert begun == list(model.decoder.layers)
-
-
-def test_a_tape_has_an_end() -> None:
-    tape = MemoryTape.empty(torch.randn(4), rows=1, room=1, width=3)
-    tape.write(torch.randn(1, 4), torch.randn(1, 3))
-    with pytest.raises(ValueError, match="made for 1 entries"):
-        tape.write(torch.randn(1, 4), torch.randn(1, 3))
-
-
-def test_triton_scores_read_a_tape_that_has_room_left() -> None:
-    skip_without_triton()
-    with interpreted():
-        from regard.layers.kernels import loop_triton
-
-        torch.manual_seed(1)
-        room, sums = torch.randn(3, 9, 20), torch.zeros(3, 9, 20)
-        q, w, g, sum_w = torch.randn(3, 20), torch.randn(20), torch.randn(3, 5), torch.zeros(3, 20)
-        whole = room[:, :5].clone()
-        torch.testing.assert_close(
-            loop_triton.energies(q, room[:, :5], w),
-            torch.tanh(q[:, None] + whole) @ w,
-            rtol=1e-5,
-            atol=1e-5,
-        )
-        other, other_w = torch.zeros(3, 5, 20), torch.zeros(3, 20)
-        into_q = loop_triton.add_gradients(g, q, whole, w, other, other_w)
-        torch.testing.assert_close(loop_triton.add_gradients(g, q, room[:, :5], w, sums[:, :5], sum_w), into_q)
-        torch.testing.assert_close(sums[:, :5], other)
-        torch.testing.assert_close(sum_w, other_w)
-        assert sums[:, 5:].abs().max() == 0
-        with pytest.raises(ValueError, match="they must be equal"):
-            loop_triton.add_gradients(g, q, room[:, :5], w, other, sum_w)
 
 
 def annotations(width: int, tape: bool) -> Annotations:
@@ -281,20 +237,20 @@ def test_cell_is_pytorchs(kind: str) -> None:
         theirs.bias_ih.copy_(cell.bias)
         theirs.bias_hh.copy_(torch.zeros(16) if cell.recall_bias is None else cell.recall_bias)
     x, y, h, c = leaf(2, 3), leaf(2, 2), leaf(2, 4), leaf(2, 4)
-    unrolled, hidden = cell.unroll(F64), (h,) if kind == "gru" else (h, c)
-    got = unrolled.step(cell.input_gates(x), y, unrolled.recall(hidden)[0], hidden)
+    got = cell(cell.input_gates(x), (h,) if kind == "gru" else (h, c), y)
     want = theirs(torch.cat([x, y], 1), h if kind == "gru" else (h, c))
     for mine, other in zip(got, (want,) if kind == "gru" else want, strict=True):
         torch.testing.assert_close(mine, other)
 
 
-def test_a_mask_multiplies_the_state_at_every_step() -> None:
-    cell, mask, extra = RecurrentCell("gru", 3, 2, 4).double(), torch.tensor([[2.0, 0, 2, 0], [0, 2, 2, 2]]), leaf(2, 4)
-    unrolled = cell.unroll(F64, also=extra, mask=mask.double())
-    for h in (leaf(2, 4), leaf(2, 4)):
-        gates, product = unrolled.recall((h,))
-        torch.testing.assert_close(gates, nn.functional.linear(h * mask, cell.recall, cell.recall_bias))
-        torch.testing.assert_close(product, (h * mask) @ extra.mT)
+def test_a_mask_multiplies_the_state_that_the_matrix_reads() -> None:
+    cell, mask = RecurrentCell("gru", 3, 0, 4).double(), torch.tensor([[2.0, 0, 2, 0], [0, 2, 2, 2]]).double()
+    gates, h = leaf(2, 12), leaf(2, 4)
+    (got,) = cell(gates, (h,), mask=mask)
+    recurrent = nn.functional.linear(h * mask, cell.recall, cell.recall_bias)
+    r, z = torch.sigmoid(gates + recurrent)[:, :8].chunk(2, -1)
+    n = torch.tanh(gates[:, 8:] + r * recurrent[:, 8:])
+    torch.testing.assert_close(got, (1 - z) * n + z * h)
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
@@ -351,3 +307,19 @@ def test_gradients_beyond_float16_are_finite_in_mixed_precision(kind: str) -> No
     assert max(gradient.abs().max() for gradient in want) > 65504
     for mine, true in zip(got, want, strict=True):
         torch.testing.assert_close(mine.cpu().double(), true, rtol=0.01, atol=0.003 * true.abs().max().item())
+
+
+def test_local_windows_are_luongs() -> None:
+    lengths, places = torch.tensor([9, 4]), torch.arange(9)
+    h = torch.randn(2, 1, 6)
+    closed, scale = LocalAttention(6, 2, "local-m")(h, 5, lengths, places)
+    assert scale is None
+    assert (closed[0, 0] == 0).nonzero().flatten().tolist() == [3, 4, 5, 6, 7]
+    assert (closed[1, 0] == 0).nonzero().flatten().tolist() == [1, 2, 3, 4, 5]  # stays at the last word, 3
+    predictive = LocalAttention(6, 2, "local-p")
+    closed, scale = (x.detach() for x in predictive(h, 5, lengths, places))
+    for b, length in enumerate(lengths.tolist()):
+        middle = length * torch.sigmoid(predictive.outer(torch.tanh(predictive.inner(h[b, 0])))).item()
+        for s in places.tolist():
+            assert (closed[b, 0, s] == 0) == (abs(s - middle) <= 2)
+            assert math.isclose(scale[b, 0, s], math.exp(-((s - middle) ** 2) / (2 * 1.0**2)), rel_tol=1e-4)

@@ -19,6 +19,7 @@ from .masks import Mask, causal, dense, documents, mask_mod, padding, prefix, wi
 from .modifiers import Alibi, Bias, Modified, Modifier, RelativeBias, Rotary, SoftCap
 from .normalizers import Entmax, Hard, Normalizer, Proportional, Softmax, Sparsemax, Unnormalized
 from .statistics import Stats, Top
+from .step import Memory, attend_step
 from .weights import Weights
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "InverseDistance",
     "LearnedEnergy",
     "Mask",
+    "Memory",
     "Modified",
     "Modifier",
     "Normalizer",
@@ -56,6 +58,7 @@ __all__ = [
     "Weights",
     "attend",
     "attend_packed",
+    "attend_step",
     "causal",
     "dense",
     "documents",

@@ -1,7 +1,5 @@
 """Layers: multi-head attention, position encodings, Transformer layers, recurrent cells with attention."""
 
-from .encoder_memory import EncoderMemory as EncoderMemory
-from .encoder_memory import LocalAttention as LocalAttention
 from .kernels.packed import Dropout as Dropout
 from .kernels.packed import linear as linear
 from .kernels.packed import packed_weights as packed_weights
@@ -9,6 +7,7 @@ from .positions import LearnedPositions as LearnedPositions
 from .positions import RotaryPositions as RotaryPositions
 from .positions import SinusoidalPositions as SinusoidalPositions
 from .recurrent import LSTMN as LSTMN
+from .recurrent import LocalAttention as LocalAttention
 from .recurrent import RecurrentCell as RecurrentCell
 from .recurrent import RecurrentLayer as RecurrentLayer
 from .transformer import DecoderLayer as DecoderLayer

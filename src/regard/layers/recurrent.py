@@ -1,9 +1,9 @@
-"""Recurrent cells and layers, and the LSTM with attention over its own past (LSTMN)."""
+"""Recurrent cells and layers, the LSTM with attention over its own past (LSTMN), and the windows of local attention."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
 import torch
@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from ..attention.blocks import exact
 from ..attention.energies import Additive
-from .kernels.loop import DeferredLinear, gru, lstm
-from .kernels.tape import MemoryTape
+from ..attention.step import Memory, attend_step
+from .kernels.gates import gru, lstm
+from .kernels.packed import multiply
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -24,7 +25,7 @@ Hidden = tuple["Tensor", ...]
 class RecurrentCell(nn.Module):
     """h' = cell(W x + V y + b, h): x is known before the loop (embedded tokens), y at each step (a context).
 
-    `input_gates` computes W x + b for all steps at once; `unroll` gives a `LoopCell` for the rest.
+    `input_gates` computes W x + b for all steps at once; calling the cell does the rest.
     """
 
     def __init__(self, kind: Literal["gru", "lstm"], early: int, late: int, width: int) -> None:
@@ -53,58 +54,40 @@ class RecurrentCell(nn.Module):
         """The initial state with hidden vector h; an LSTM's memory cell is zero."""
         return (h,) if self.kind == "gru" else (h, torch.zeros_like(h))
 
-    def unroll(
+    def forward(
         self,
-        dtype: torch.dtype,
-        also: Float[Tensor, "extra width"] | None = None,
+        gates: Float[Tensor, "rows gates"] | None,
+        hidden: Hidden,
+        late: Float[Tensor, "rows late"] | None = None,
+        *,
         mask: Float[Tensor, "rows width"] | None = None,
-    ) -> LoopCell:
-        """The cell for one loop. `also` is a matrix to multiply h with in the same product; `mask`, for dropout that is
-        the same at every step, multiplies h before it."""
-        return LoopCell(self, dtype, also, mask)
+        added: Float[Tensor, "rows width"] | None = None,
+    ) -> Hidden:
+        """The next state, from the input gates W x + b of this step (None: b alone) and `late`, y.
+
+        `mask`, for dropout that is the same at every step, multiplies h where U reads it. `added` is added to an LSTM's
+        memory cell.
+        """
+        h = hidden[0] if mask is None else hidden[0] * mask
+        recurrent = multiply(h.to(self.recall.dtype), self.recall, self.recall_bias)
+        if gates is None:
+            gates = self.bias
+        if self.late is not None and late is not None:
+            gates = gates + multiply(late.to(self.late.dtype), self.late, None)
+        if self.kind == "gru":
+            return (gru(gates, recurrent, hidden[0]),)
+        return lstm(gates + recurrent, hidden[1], added)
 
 
 def loop_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of a loop over x: that of autocast where it is on. Casting once is cheaper than at every step."""
+    """The dtype of a loop over x: that of autocast where it is on."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
-class LoopCell:
-    """A cell for one loop: the gradients of its weights are computed once, after the loop."""
-
-    def __init__(self, cell: RecurrentCell, dtype: torch.dtype, also: Tensor | None, mask: Tensor | None) -> None:
-        self._kind, self._size, self._mask = cell.kind, cell.size, mask
-        matrix: Tensor = cell.recall
-        bias: Tensor | None = cell.recall_bias
-        if also is not None:
-            matrix = torch.cat([matrix, also])
-            bias = None if bias is None else torch.cat([bias, bias.new_zeros(also.shape[0])])
-        self._recall = DeferredLinear(matrix.to(dtype), None if bias is None else bias.to(dtype))
-        self._late = None
-        if cell.late is not None:
-            self._late = DeferredLinear(cell.late.to(dtype), cell.bias.to(dtype) if cell.early is None else None)
-
-    def recall(self, hidden: Hidden) -> tuple[Float[Tensor, "rows gates"], Float[Tensor, "rows extra"]]:
-        """U h + b', and the product of h with `also`."""
-        both = self._recall(hidden[0] if self._mask is None else hidden[0] * self._mask)
-        return both[:, : self._size], both[:, self._size :]
-
-    def step(
-        self,
-        early: Float[Tensor, "rows gates"] | None,
-        late: Float[Tensor, "rows late"] | None,
-        recurrent: Float[Tensor, "rows gates"],
-        hidden: Hidden,
-    ) -> Hidden:
-        inputs = early
-        if self._late is not None and late is not None:
-            inputs = self._late(late) if early is None else early + self._late(late)
-        if inputs is None:
-            raise ValueError("a cell needs an input, early or late")
-        if self._kind == "gru":
-            return (gru(inputs, recurrent, hidden[0]),)
-        return lstm(inputs + recurrent, hidden[1])
+def wide(x: Tensor) -> Tensor:
+    """float32 at least, as states are: rounding them at every step would add up."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 class RecurrentLayer(nn.Module):
@@ -114,8 +97,7 @@ class RecurrentLayer(nn.Module):
     does not wait for the lengths. Outputs on padding are undefined.
 
     On a GPU this is cuDNN in float32 (products in TF32, where PyTorch allows it): under autocast it would run in
-    float16, whatever dtype autocast has, and gradients summed over a batch overflow there. On a CPU it is a loop that
-    computes the gradients of the weights once (`DeferredLinear`); PyTorch's computes them at every step.
+    float16, whatever dtype autocast has, and gradients summed over a batch overflow there. On a CPU it is a loop.
     """
 
     def __init__(self, kind: Literal["gru", "lstm"], width_in: int, width: int, *, bidirectional: bool) -> None:
@@ -151,35 +133,28 @@ class RecurrentLayer(nn.Module):
             return out
         w, u, b, b_u = rnn.all_weights[0]
         inputs = nn.functional.linear(x, w, b)  # [batch, time, gates]
-        recurrent = DeferredLinear(u.to(inputs.dtype), b_u.to(inputs.dtype))
-        # The state stays in float32 at least: rounding it at every step would add up.
-        h = c = x.new_zeros(x.shape[0], self.width, dtype=torch.promote_types(inputs.dtype, torch.float32))
+        h = c = wide(inputs.new_zeros(x.shape[0], self.width))
         states = []
         for at in inputs.unbind(1):
+            recurrent = nn.functional.linear(h.to(u.dtype), u, b_u)
             if self.kind == "gru":
-                h = gru(at, recurrent(h), h)
+                h = gru(at, recurrent, h)
             else:
-                h, c = lstm(at + recurrent(h), c)
+                h, c = lstm(at + recurrent, c)
             states.append(h)
         return torch.stack(states, 1).to(w.dtype)  # that of the model: bfloat16 after `model.bfloat16()`
 
 
-LSTMNInput = tuple[Tensor, Tensor]
-"""The part of the gates, [..., 4 width], and of the query, [..., width], that depends on the input x."""
-
-
 @dataclass
-class LSTMNLoop:
-    """One pass of an LSTMN over a sequence: its tape, and its matrices."""
+class LSTMNState:
+    """An LSTMN between two steps: its tapes, with keys W_h h_i and values [h_i; c_i], and h̃_{t−1}."""
 
-    tape: MemoryTape  # keys W_h h_i, values [h_i; c_i]
-    cell: LoopCell
-    key: DeferredLinear
-    query: Float[Tensor, "rows width"]  # W_h̃ h̃_{t−1}
+    tape: Memory
+    summary: Float[Tensor, "rows width"]
 
-    def select(self, rows: Int[Tensor, "chosen"]) -> LSTMNLoop:
-        """The loop of these rows; for decoding, without gradients."""
-        return replace(self, tape=self.tape.select(rows), query=self.query[rows])
+    def select(self, rows: Int[Tensor, "chosen"]) -> LSTMNState:
+        """The state of these rows; for decoding, without gradients."""
+        return LSTMNState(self.tape.select(rows), self.summary[rows])
 
 
 class LSTMN(nn.Module):
@@ -201,58 +176,83 @@ class LSTMN(nn.Module):
         self.energy = Additive(width_in + width, width, width)  # its query is [x_t; h̃_{t−1}]
         self.cell = RecurrentCell("lstm", width_in, late, width)
 
-    def inputs(self, x: Float[Tensor, "*batch width_in"]) -> LSTMNInput:
-        """W x + b of the gates and W_x x of the queries, for all steps at once."""
-        x = x.to(self.energy.query.weight.dtype)  # the states of the layer below are float32 at least
-        return self.cell.input_gates(x), nn.functional.linear(x, self.energy.query.weight[:, : self.width_in])
-
-    def begin(self, rows: int, room: int, dtype: torch.dtype, first: Float[Tensor, "rows width"] | None) -> LSTMNLoop:
-        """The state before the first of at most `room` steps. Products are in `dtype`, tapes in float32 at least."""
-        weight = self.energy.weight.to(torch.promote_types(dtype, torch.float32))
-        loop = LSTMNLoop(
-            MemoryTape.empty(weight, rows, room + (first is not None), 2 * self.width),
-            self.cell.unroll(dtype, also=self.energy.query.weight[:, self.width_in :]),
-            DeferredLinear(self.energy.key.weight.to(dtype)),
-            weight.new_zeros(rows, self.width),
+    def start(self, rows: int, room: int, first: Float[Tensor, "rows width"] | None) -> LSTMNState:
+        """The state before the first of at most `room` steps."""
+        nothing = wide(self.energy.weight.new_zeros(rows, 0, 2 * self.width))
+        state = LSTMNState(
+            Memory(self.energy, nothing[..., : self.width], nothing, room=room + 1), nothing.new_zeros(rows, self.width)
         )
         if first is not None:
-            self._write(loop, *self.cell.first(first))
-        return loop
+            h, c = self.cell.first(first)
+            state.tape.write(h, torch.cat([h, c], -1))
+        return state
 
     def step(
         self,
-        loop: LSTMNLoop,
-        x: LSTMNInput,
+        x: Float[Tensor, "rows width_in"],
+        state: LSTMNState,
+        *,
+        gates: Float[Tensor, "rows gates"] | None = None,
         late: Float[Tensor, "rows late"] | None = None,
         added: Float[Tensor, "rows width"] | None = None,
     ) -> tuple[Float[Tensor, "rows width"], Float[Tensor, "rows width"]]:
-        """h_t and c_t. `late` is an input of the gates (shallow fusion); with `added` (deep fusion)
+        """h_t and c_t, which are written to the tapes. `gates` is W x_t + b, where it is known.
 
-        c_t = added + f_t ⊙ c̃_t + i_t ⊙ ĉ_t.
+        `late` is one more input of the gates (shallow fusion); `added` is added to c_t (deep fusion).
         """
-        if late is not None and added is not None:
-            raise ValueError("a step takes late or added, not both: fusion is shallow or deep")
-        gates, query = x
-        h, c = loop.tape.look(query + loop.query).chunk(2, -1)  # h̃, c̃
-        recurrent, loop.query = loop.cell.recall((h, c))
-        if added is None:
-            h, c = loop.cell.step(gates, late, recurrent, (h, c))
-        else:
-            i, f, new, o = (gates + recurrent).to(c.dtype).chunk(4, -1)
-            c = added + f.sigmoid() * c + i.sigmoid() * new.tanh()
-            h = o.sigmoid() * c.tanh()
-        self._write(loop, h, c)
+        x = x.to(self.energy.query.weight.dtype)  # the states of the layer below are float32 at least
+        q = torch.cat([x, state.summary.to(x.dtype)], -1)
+        h, c = attend_step(q, state.tape)[0].chunk(2, -1)  # h̃, c̃
+        state.summary = h
+        h, c = self.cell(self.cell.input_gates(x) if gates is None else gates, (h, c), late, added=added)
+        state.tape.write(h, torch.cat([h, c], -1))
         return h, c
-
-    def _write(self, loop: LSTMNLoop, h: Float[Tensor, "rows width"], c: Float[Tensor, "rows width"]) -> None:
-        loop.tape.write(loop.key(h), torch.cat([h, c], -1))
 
     def forward(
         self, x: Float[Tensor, "batch time width_in"], first: Float[Tensor, "batch width"] | None = None
     ) -> tuple[Float[Tensor, "batch time width"], Float[Tensor, "batch time width"]]:
         """The hidden tape and the memory tape, without `first`."""
-        gates, queries = self.inputs(x)
-        loop = self.begin(len(x), x.shape[1], gates.dtype, first)
-        steps = [self.step(loop, at) for at in zip(gates.unbind(1), queries.unbind(1), strict=True)]
-        h, c = (torch.stack(tape, 1).to(self.energy.query.weight.dtype) for tape in zip(*steps, strict=True))
+        x = x.to(self.energy.query.weight.dtype)
+        state, gates = self.start(len(x), x.shape[1], first), self.cell.input_gates(x)
+        steps = [self.step(x_t, state, gates=w_t) for x_t, w_t in zip(x.unbind(1), gates.unbind(1), strict=True)]
+        h, c = (torch.stack(tape, 1).to(x.dtype) for tape in zip(*steps, strict=True))
         return h, c
+
+
+class LocalAttention(nn.Module):
+    """The window of step t, and the weights within it (Luong et al. 2015, section 3.2).
+
+    - local-m: the middle is p_t = t; the weights are a softmax over the places within D of it.
+    - local-p: the middle is p_t = S σ(v · tanh(W h_t)), S the sentence's length; each weight of the softmax over the
+      places within D of it is multiplied by exp(−(s − p_t)² / 2σ²), σ = D/2.
+
+    Where a translation is longer than its source, the window of local-m stays at the last word.
+    """
+
+    def __init__(self, width: int, window: int, kind: Literal["local-m", "local-p"]) -> None:
+        super().__init__()
+        if window < 1:
+            raise ValueError(f"local attention needs a window of at least 1, got {window}")
+        self.window = window
+        self.inner = nn.Linear(width, width, bias=False) if kind == "local-p" else None
+        self.outer = nn.Linear(width, 1, bias=False) if kind == "local-p" else None
+
+    def forward(
+        self,
+        h: Float[Tensor, "batch beams width"],
+        position: int,
+        lengths: Int[Tensor, "batch"],
+        places: Int[Tensor, "places"],
+    ) -> tuple[Float[Tensor, "batch beams places"], Float[Tensor, "batch beams places"] | None]:
+        """0 or −∞ to add to the energies, and the factor of the weights, if any."""
+        if self.inner is None or self.outer is None:
+            distance = places - (lengths - 1).clamp(max=position)[:, None, None]  # [batch, 1, places]
+            return _closed(distance, self.window), None
+        h = h.to(self.inner.weight.dtype)  # a state is float32 at least
+        share = torch.sigmoid(self.outer(torch.tanh(self.inner(h))).float())  # [batch, beams, 1]
+        distance = places - share * lengths[:, None, None]
+        return _closed(distance, self.window), torch.exp(-2 * (distance / self.window) ** 2)  # 2σ² = D²/2
+
+
+def _closed(distance: Tensor, window: int) -> Tensor:
+    return torch.zeros_like(distance, dtype=torch.float32).masked_fill_(distance.detach().abs() > window, -torch.inf)

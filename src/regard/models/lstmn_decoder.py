@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import repeat
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, cast
 
 import torch
 from torch import nn
 
 from ..attention.energies import Additive
-from ..layers.encoder_memory import EncoderMemory
-from ..layers.kernels.loop import DeferredLinear
-from ..layers.kernels.packed import Dropout
-from ..layers.recurrent import LSTMN, loop_dtype
+from ..attention.step import Memory, attend_step
+from ..layers.kernels.packed import Dropout, linear
+from ..layers.recurrent import LSTMN, LSTMNState, loop_dtype, wide
 from .decoder import Decoder, DecoderConfig, DecoderOutput, State, beam_rows, output_matrix
 from .encoders import token_embedding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from ..layers.recurrent import LSTMNInput, LSTMNLoop
     from .base import Annotations
     from .encoders import EncoderConfig
 
@@ -54,52 +49,29 @@ class LSTMNDecoderConfig(DecoderConfig):
 
 
 @dataclass
-class SourceAttention:
-    """What is constant in a loop over the target: the encoder's tapes, and the matrices applied to them."""
-
-    memory: EncoderMemory  # values: the annotations γ and, for deep fusion, the memory tape α beside them
-    query: DeferredLinear  # of h_{t−1} (shallow) or γ̃_{t−1} (deep)
-    gate: DeferredLinear | None  # of γ̃_t, for r_t
-
-
-@dataclass
-class LSTMNStep:
-    """The result of a step: for the next the recurrent part of the query, for the output h_t and the context."""
-
-    query: Float[Tensor, "rows width"] | None = None
-    hidden: Float[Tensor, "rows width"] | None = None
-    context: Float[Tensor, "rows memory"] | None = None
-    weights: Float[Tensor, "rows places"] | None = None
-
-
-@dataclass
 class LSTMNDecoderState(State):
-    loops: list[LSTMNLoop]
-    source: SourceAttention | None
-    last: LSTMNStep
-    beams: int
+    """The tapes of every layer after a step, and what the first layer attends to in the source."""
+
+    layers: list[LSTMNState]
+    memory: Memory | None  # values: the annotations γ and, for deep fusion, the memory tape α beside them
+    read: Float[Tensor, "rows width"] | None  # what the next query of the source has: h_{t−1} (shallow), γ̃_{t−1} (deep)
+    beams: int = 1
 
     def reorder(self, rows: Int[Tensor, "rows"]) -> LSTMNDecoderState:
-        query = None if self.last.query is None else self.last.query[rows]
-        return replace(self, loops=[loop.select(rows) for loop in self.loops], last=LSTMNStep(query))
+        layers = [layer.select(rows) for layer in self.layers]
+        return replace(self, layers=layers, read=None if self.read is None else self.read[rows])
 
     def keep(self, sentences: Int[Tensor, "kept"]) -> LSTMNDecoderState:
-        source = None if self.source is None else replace(self.source, memory=self.source.memory.select(sentences))
-        return replace(self.reorder(beam_rows(sentences, self.beams)), source=source)
+        memory = None if self.memory is None else self.memory.select(sentences)
+        return replace(self.reorder(beam_rows(sentences, self.beams)), memory=memory)
 
 
-@dataclass
-class TokenInputs:
-    """The parts that depend on the tokens, for all steps at once: of gates and queries, source queries, and gate r."""
+class LSTMNStep(NamedTuple):
+    """What a step of the first layer gives: h_t, and of the source the context γ̃_t and its weights."""
 
-    y: Float[Tensor, "rows time embedding"]
-    tape: LSTMNInput
-    source: Float[Tensor, "rows time width"] | None
-    gate: Float[Tensor, "rows time width"] | None
-
-    def steps(self) -> Iterator[tuple[LSTMNInput, Tensor | None, Tensor | None]]:
-        parts = (repeat(None) if x is None else x.unbind(1) for x in (self.source, self.gate))
-        return zip(zip(*(x.unbind(1) for x in self.tape), strict=True), *parts, strict=False)
+    hidden: Float[Tensor, "rows width"]
+    context: Float[Tensor, "rows memory"] | None = None
+    weights: Float[Tensor, "rows places"] | None = None
 
 
 class LSTMNDecoder(Decoder[LSTMNDecoderState]):
@@ -139,109 +111,84 @@ class LSTMNDecoder(Decoder[LSTMNDecoderState]):
     def forward(
         self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
     ) -> DecoderOutput:
-        inputs = self._inputs(tokens)
-        starts = self._starts(annotations)
-        state = self._start(
-            annotations, starts[:1], inputs.y, tokens.shape[1]
-        )  # the other layers have loops of their own
-        steps, last = [], state.last
-        for step_inputs in inputs.steps():
-            last = self._first(state, last, *step_inputs)
-            steps.append(last)
-        h = torch.stack([step.hidden for step in steps if step.hidden is not None], 1)  # [batch, target, width]
+        y, starts = self.dropout(self.embedding(tokens)), self._starts(annotations)
+        state = self._state(annotations, starts[:1], tokens.shape[1])  # the layers above run on their own
+        gates = self.layers[0].cell.input_gates(y)
+        steps = [self.next(y_t, state, w_t) for y_t, w_t in zip(y.unbind(1), gates.unbind(1), strict=True)]
+        h = torch.stack([step.hidden for step in steps], 1)  # [batch, target, width]
         for layer, start in zip(self.layers[1:], starts[1:], strict=True):
             h, _ = layer(self.dropout(h), start)
         contexts = [step.context for step in steps if step.context is not None]
-        features = self._features(h, inputs.y, torch.stack(contexts, 1) if contexts else None)
         maps = [step.weights for step in steps if step.weights is not None]
+        features = self._features(h, y, torch.stack(contexts, 1) if contexts else None)
         return DecoderOutput(features, torch.stack(maps, 1)[:, None] if weights and maps else None)
 
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> LSTMNDecoderState:
-        state = self._start(annotations, self._starts(annotations), self.embedding.weight, steps)
-        if beams == 1:
-            return state
+        state = self._state(annotations, self._starts(annotations), steps)
         rows = torch.arange(len(annotations.lengths), device=annotations.lengths.device).repeat_interleave(beams)
-        return replace(state.reorder(rows), beams=beams)
+        return state if beams == 1 else replace(state.reorder(rows), beams=beams)
 
     def step(
         self, tokens: Int[Tensor, "rows"], state: LSTMNDecoderState, *, weights: bool = False
     ) -> tuple[Float[Tensor, "rows width"], LSTMNDecoderState, Float[Tensor, "rows maps places"] | None]:
-        inputs = self._inputs(tokens[:, None])
-        last = self._first(state, state.last, *next(inputs.steps()))
-        h = cast("Tensor", last.hidden)
-        for layer, loop in zip(self.layers[1:], state.loops[1:], strict=True):
-            h, _ = layer.step(loop, layer.inputs(self.dropout(h)))
-        features = self._features(h[:, None], inputs.y, None if last.context is None else last.context[:, None])
-        maps = last.weights[:, None] if weights and last.weights is not None else None
-        return features[:, 0], replace(state, last=last), maps
-
-    def _inputs(self, tokens: Int[Tensor, "rows time"]) -> TokenInputs:
         y = self.dropout(self.embedding(tokens))
-        if self.gate is None or self.energy is None:
-            return TokenInputs(y, self.layers[0].inputs(y), None, None)
-        early = self.config.embedding
-        return TokenInputs(
-            y,
-            self.layers[0].inputs(y),
-            nn.functional.linear(y, self.energy.query.weight[:, :early]),
-            nn.functional.linear(y, self.gate.weight[:, :early], self.gate.bias),
-        )
+        step = self.next(y, state)
+        h = step.hidden
+        for layer, tapes in zip(self.layers[1:], state.layers[1:], strict=True):
+            h, _ = layer.step(self.dropout(h), tapes)
+        features = self._features(h, y, step.context)
+        return features, state, step.weights[:, None] if weights and step.weights is not None else None
+
+    def next(
+        self,
+        y: Float[Tensor, "rows embedding"],
+        state: LSTMNDecoderState,
+        gates: Float[Tensor, "rows gates"] | None = None,
+    ) -> LSTMNStep:
+        """One step of the first layer, which attends to the source; `gates` is W x_t + b, where it is known."""
+        layer, tapes = self.layers[0], state.layers[0]
+        if state.memory is None or state.read is None:
+            return LSTMNStep(layer.step(y, tapes, gates=gates)[0])
+        if self.gate is None:
+            context, weights = attend_step(state.read, state.memory)
+            hidden, _ = layer.step(y, tapes, gates=gates, late=context)
+            state.read = hidden
+            return LSTMNStep(hidden, context, weights)
+        both, weights = attend_step(torch.cat([y, state.read.to(y.dtype)], -1), state.memory)
+        width = self.config.width
+        context, memory = both.split([both.shape[-1] - width, width], -1)  # γ̃, α̃
+        r = torch.sigmoid(linear(self.gate, torch.cat([y, context.to(y.dtype)], -1)))
+        hidden, _ = layer.step(y, tapes, gates=gates, added=r * memory)
+        state.read = context
+        return LSTMNStep(hidden, context, weights)
 
     def _starts(self, annotations: Annotations) -> list[Tensor | None]:
-        """The first entry of each layer's tapes; float32 at least, as the tapes are."""
+        """The first entry of each layer's tapes."""
         if not self.bridges:
             return [None] * self.config.layers
-        starts = [torch.tanh(bridge(annotations.summary)) for bridge in self.bridges]
-        return [start.to(torch.promote_types(start.dtype, torch.float32)) for start in starts]
+        return [wide(torch.tanh(bridge(annotations.summary))) for bridge in self.bridges]
 
-    def _start(
-        self, annotations: Annotations, starts: list[Tensor | None], like: Tensor, steps: int
-    ) -> LSTMNDecoderState:
+    def _state(self, annotations: Annotations, starts: list[Tensor | None], steps: int) -> LSTMNDecoderState:
         """The state before the first step, of as many layers as there are `starts`."""
-        vectors, tape = annotations.vectors, annotations.tape
-        dtype = loop_dtype(like)
-        rows = annotations.lengths.shape[0]
-        loops = [layer.begin(rows, steps, dtype, start) for layer, start in zip(self.layers, starts, strict=False)]
+        rows, vectors = len(annotations.lengths), annotations.vectors.to(loop_dtype(annotations.vectors))
+        layers = [layer.start(rows, steps, start) for layer, start in zip(self.layers, starts, strict=False)]
         if self.energy is None:
-            return LSTMNDecoderState(loops, None, LSTMNStep(), 1)
-        late = self.energy.query.weight[:, self.config.embedding :] if self.gate else self.energy.query.weight
-        query = DeferredLinear(late.to(dtype))
+            return LSTMNDecoderState(layers, None, None)
         if self.gate is None:
-            source = SourceAttention(
-                EncoderMemory.project(self.energy, vectors.to(dtype), annotations.lengths), query, None
-            )
-            return LSTMNDecoderState(loops, source, LSTMNStep(query(cast("Tensor", starts[0]))), 1)
-        both = torch.cat([vectors, self.tape(vectors if tape is None else tape.to(vectors.dtype))], -1)
-        memory = EncoderMemory.project(self.energy, vectors.to(dtype), annotations.lengths, values=both.to(dtype))
-        gate = DeferredLinear(self.gate.weight[:, self.config.embedding :].to(dtype))
-        return LSTMNDecoderState(
-            loops, SourceAttention(memory, query, gate), LSTMNStep(query.matrix.new_zeros(rows, len(late))), 1
-        )
-
-    def _first(
-        self, state: LSTMNDecoderState, last: LSTMNStep, x: LSTMNInput, query: Tensor | None, gate: Tensor | None
-    ) -> LSTMNStep:
-        """One step of the first layer, which attends to the source."""
-        layer, loop, source = self.layers[0], state.loops[0], state.source
-        if source is None or last.query is None:
-            return LSTMNStep(hidden=layer.step(loop, x)[0])
-        q = last.query if query is None else query + last.query
-        context, weights = (x.flatten(0, 1) for x in source.memory.attend(q.unflatten(0, (-1, state.beams))))
-        if source.gate is None or gate is None:
-            hidden, _ = layer.step(loop, x, late=context)
-            return LSTMNStep(source.query(hidden), hidden, context, weights)
-        context, memory = context.split([context.shape[-1] - self.config.width, self.config.width], -1)
-        r = torch.sigmoid(gate + source.gate(context))
-        hidden, _ = layer.step(loop, x, added=r * memory)
-        return LSTMNStep(source.query(context), hidden, context, weights)
+            memory = Memory(self.energy, vectors, lengths=annotations.lengths)
+            return LSTMNDecoderState(layers, memory, starts[0])
+        alpha = vectors if annotations.tape is None else annotations.tape.to(vectors.dtype)
+        both = torch.cat([vectors, self.tape(alpha)], -1)
+        memory = Memory(self.energy, vectors, both.to(vectors.dtype), lengths=annotations.lengths)
+        return LSTMNDecoderState(layers, memory, vectors.new_zeros(rows, vectors.shape[-1]))
 
     def _features(
         self,
-        h: Float[Tensor, "rows time width"],
-        y: Float[Tensor, "rows time embedding"],
-        context: Float[Tensor, "rows time memory"] | None,
-    ) -> Float[Tensor, "rows time embedding"]:
-        """The features that predict the next token, for every step."""
+        h: Float[Tensor, "*steps width"],
+        y: Float[Tensor, "*steps embedding"],
+        context: Float[Tensor, "*steps memory"] | None,
+    ) -> Float[Tensor, "*steps embedding"]:
+        """The features that predict the next token."""
         parts = [h, y] if context is None else [h, y, context]
         features: Tensor = self.dropout(torch.tanh(self.join(torch.cat([x.to(y.dtype) for x in parts], -1))))
         return features

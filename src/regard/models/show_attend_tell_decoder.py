@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import nn
 
 from ..attention.energies import Additive
-from ..layers.encoder_memory import EncoderMemory, SoftHardAttention
-from ..layers.kernels.packed import Dropout
-from ..layers.recurrent import RecurrentCell, loop_dtype
+from ..attention.normalizers import Hard, Softmax
+from ..attention.step import Memory, attend_step
+from ..layers.kernels.packed import Dropout, linear
+from ..layers.recurrent import RecurrentCell, loop_dtype, wide
 from .base import UNBOUNDED
 from .decoder import Decoder, DecoderConfig, DecoderOutput, State, beam_rows, output_matrix
 from .encoders import token_embedding
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from ..layers.recurrent import Hidden, LoopCell
+    from ..layers.recurrent import Hidden
     from .base import Annotations
     from .encoders import EncoderConfig
 
@@ -74,42 +75,31 @@ class ShowAttendTellOutput(DecoderOutput):
 
 
 @dataclass
-class ShowAttendTellLoop:
-    """What is constant in a loop over the target."""
-
-    cell: LoopCell
-    memory: EncoderMemory | None
-    summary: Float[Tensor, "sentences memory"]
-    expected: Bool[Tensor, "sentences"] | None  # sentences that use the average, not a sample
-
-    def keep(self, sentences: Int[Tensor, "kept"]) -> ShowAttendTellLoop:
-        memory = None if self.memory is None else self.memory.select(sentences)
-        expected = None if self.expected is None else self.expected[sentences]
-        return replace(self, memory=memory, summary=self.summary[sentences], expected=expected)
-
-
-@dataclass
-class ShowAttendTellStep:
-    """The result of a step: state, context, attention weights, and of hard attention log p and entropy."""
+class ShowAttendTellState(State):
+    """h and c after a step, and what stays the same in the loop."""
 
     hidden: Hidden
-    context: Float[Tensor, "rows memory"] | None = None  # gated
+    memory: Memory | None
+    summary: Float[Tensor, "sentences memory"]
+    expected: Bool[Tensor, "sentences"] | None = None  # sentences that use the average, not a sample
+    beams: int = 1
+
+    def reorder(self, rows: Int[Tensor, "rows"]) -> ShowAttendTellState:
+        return replace(self, hidden=tuple(x[rows] for x in self.hidden))
+
+    def keep(self, sentences: Int[Tensor, "kept"]) -> ShowAttendTellState:
+        memory = None if self.memory is None else self.memory.select(sentences)
+        rows = self.reorder(beam_rows(sentences, self.beams))
+        return replace(rows, memory=memory, summary=self.summary[sentences])
+
+
+class Looked(NamedTuple):
+    """Context and weights; of a sampled place also its log-probability and the entropy of the distribution."""
+
+    context: Float[Tensor, "rows memory"]
     weights: Float[Tensor, "rows places"] | None = None
     log_prob: Float[Tensor, "rows"] | None = None
     entropy: Float[Tensor, "rows"] | None = None
-
-
-@dataclass
-class ShowAttendTellState(State):
-    loop: ShowAttendTellLoop
-    last: ShowAttendTellStep
-    beams: int
-
-    def reorder(self, rows: Int[Tensor, "rows"]) -> ShowAttendTellState:
-        return replace(self, last=ShowAttendTellStep(tuple(x[rows] for x in self.last.hidden)))
-
-    def keep(self, sentences: Int[Tensor, "kept"]) -> ShowAttendTellState:
-        return replace(self.reorder(beam_rows(sentences, self.beams)), loop=self.loop.keep(sentences))
 
 
 class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
@@ -137,7 +127,7 @@ class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
         self.gate = nn.Linear(config.width, 1)
         self.cell = RecurrentCell("lstm", config.embedding, memory, config.width)
         self.energy = Additive(config.width, memory, config.hidden) if config.attends else None
-        self.attention = None if config.attention == "none" else SoftHardAttention(config.attention)
+        self.normalize = Hard("reinforce") if config.attention == "hard" else Softmax()
         self.from_state = nn.Linear(config.width, config.embedding)
         self.from_context = nn.Linear(memory, config.embedding, bias=False)
         self.output = output_matrix(config.embedding, vocabulary)
@@ -150,17 +140,17 @@ class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
         self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
     ) -> DecoderOutput:
         y = self.dropout(self.embedding(tokens))  # [batch, target, embedding]
-        loop, step = self._start(annotations)
-        steps = []
+        state, hidden, looks = self.start(annotations), [], []
         for gates in self.cell.input_gates(y).unbind(1):
-            step = self._step(loop, step, gates, beams=1)
-            steps.append(step)
-        features = self._features(y, steps)
-        alphas, log_prob, entropy = (_stacked(steps, name) for name in ("weights", "log_prob", "entropy"))
+            state, looked = self.next(gates, state)
+            hidden.append(state.hidden)
+            looks.append(looked)
+        features = self._features(y, hidden, looks)
+        alphas, log_prob, entropy = (_stacked(looks, name) for name in ("weights", "log_prob", "entropy"))
         maps = None if alphas is None or not weights else alphas[:, None]
         if not self.training or alphas is None:
             return DecoderOutput(features, maps)
-        sampled = None if loop.expected is None else ~loop.expected
+        sampled = None if state.expected is None else ~state.expected
         return ShowAttendTellOutput(features, maps, alphas, log_prob, entropy, sampled)
 
     def extra(
@@ -200,35 +190,50 @@ class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
             self.updates += 1
 
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> ShowAttendTellState:
-        loop, step = self._start(annotations)
-        return ShowAttendTellState(
-            loop, ShowAttendTellStep(tuple(x.repeat_interleave(beams, 0) for x in step.hidden)), beams
-        )
+        dtype, summary, memory, expected = loop_dtype(annotations.vectors), annotations.summary, None, None
+        if self.energy is not None:
+            memory = Memory(
+                self.energy, annotations.vectors.to(dtype), lengths=annotations.lengths, normalize=self.normalize
+            )
+        if self.training and self.config.attention == "hard":
+            expected = torch.rand(len(summary), device=summary.device) < self._share()
+        h, c = (wide(torch.tanh(first(summary))).repeat_interleave(beams, 0) for first in (self.first_h, self.first_c))
+        return ShowAttendTellState((h, c), memory, summary.to(dtype), expected, beams)
 
     def step(
         self, tokens: Int[Tensor, "rows"], state: ShowAttendTellState, *, weights: bool = False
     ) -> tuple[Float[Tensor, "rows width"], ShowAttendTellState, Float[Tensor, "rows maps places"] | None]:
         y = self.dropout(self.embedding(tokens))
-        after = self._step(state.loop, state.last, self.cell.input_gates(y), state.beams)
-        maps = after.weights[:, None] if weights and after.weights is not None else None
-        return self._features(y[:, None], [after])[:, 0], replace(state, last=after), maps
+        state, looked = self.next(self.cell.input_gates(y), state)
+        maps = looked.weights[:, None] if weights and looked.weights is not None else None
+        return self._features(y[:, None], [state.hidden], [looked])[:, 0], state, maps
 
-    def _start(self, annotations: Annotations) -> tuple[ShowAttendTellLoop, ShowAttendTellStep]:
-        vectors, expected = annotations.vectors.to(loop_dtype(annotations.vectors)), None
-        # The query and the gate are products with the state before the step, as the cell's own is: one for all three.
-        rows = [self.gate.weight] if self.energy is None else [self.gate.weight, self.energy.query.weight]
-        if self.training and self.config.attention == "hard":
-            expected = torch.rand(len(vectors), device=vectors.device) < self._share()
-        loop = ShowAttendTellLoop(
-            cell=self.cell.unroll(vectors.dtype, also=torch.cat(rows)),
-            memory=None if self.energy is None else EncoderMemory.project(self.energy, vectors, annotations.lengths),
-            summary=annotations.summary.to(vectors.dtype),
-            expected=expected,
-        )
-        # The state itself stays in float32 at least: rounding it at every step would add up.
-        wide = torch.promote_types(vectors.dtype, torch.float32)
-        h, c = (torch.tanh(first(annotations.summary)).to(wide) for first in (self.first_h, self.first_c))
-        return loop, ShowAttendTellStep((h, c))
+    def next(
+        self, gates: Float[Tensor, "rows gates"], state: ShowAttendTellState
+    ) -> tuple[ShowAttendTellState, Looked]:
+        h = state.hidden[0]
+        looked = self.look(h, state)
+        beta = torch.sigmoid(linear(self.gate, h.to(self.gate.weight.dtype)))  # [rows, 1]
+        looked = looked._replace(context=beta * looked.context)  # ẑ
+        return replace(state, hidden=self.cell(gates, state.hidden, looked.context)), looked
+
+    def look(self, h: Float[Tensor, "rows width"], state: ShowAttendTellState) -> Looked:
+        """Σ_i w_i a_i with w = α (soft), or 1 at one place s (hard; section 4). In evaluation s = argmax α; in training
+        s ~ α, and log α_s and the entropy H(α) are returned for REINFORCE. Rows that are `expected` use w = α."""
+        memory, hard = state.memory, self.normalize
+        if memory is None:
+            return Looked(state.summary.repeat_interleave(state.beams, 0))
+        if state.expected is None or not isinstance(hard, Hard):
+            return Looked(*attend_step(h, memory))
+        e = memory.energies(memory.query(h[:, None]))
+        log_alpha = torch.log_softmax(e, dim=-1)
+        alpha = log_alpha.exp()
+        sampled, picked = hard.both(e)
+        w = torch.where(state.expected[:, None, None], alpha, sampled)
+        # Not reported to a watch: rows with averages and rows with samples have no common normalizer.
+        entropy = -(alpha * log_alpha.masked_fill(alpha == 0, 0)).sum(-1)  # 0 · log 0 = 0
+        log_prob = log_alpha.gather(-1, picked[..., None])[..., 0]
+        return Looked(memory.mix(w)[:, 0], w[:, 0], log_prob[:, 0], entropy[:, 0])
 
     def _share(self) -> float | Float[Tensor, ""]:
         """The share of sentences that use the average: with a warm-up, from all down to EXPECTED.
@@ -239,31 +244,15 @@ class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
             return EXPECTED
         return (1 - (1 - EXPECTED) * self.updates / self.config.warmup).clamp(min=EXPECTED)
 
-    def _step(
-        self, loop: ShowAttendTellLoop, last: ShowAttendTellStep, gates: Float[Tensor, "rows gates"], beams: int
-    ) -> ShowAttendTellStep:
-        recurrent, also = loop.cell.recall(last.hidden)
-        gate = torch.sigmoid(also[:, :1] + self.gate.bias.to(also.dtype))  # β, [rows, 1]
-        weights = log_prob = entropy = None
-        if loop.memory is None or self.attention is None:
-            context = loop.summary.repeat_interleave(beams, 0)
-        else:
-            output = self.attention(loop.memory, also[:, 1:].unflatten(0, (-1, beams)), loop.expected)
-            context, weights = output.context.flatten(0, 1), output.weights.flatten(0, 1)
-            if output.log_prob is not None:
-                log_prob, entropy = output.log_prob.flatten(), output.entropy.flatten()
-        context = gate * context
-        return ShowAttendTellStep(
-            loop.cell.step(gates, context, recurrent, last.hidden), context, weights, log_prob, entropy
-        )
-
-    def _features(self, y: Float[Tensor, "rows time embedding"], steps: list[ShowAttendTellStep]) -> Tensor:
-        """The features that predict the next token, for every step: [rows, time, embedding]."""
-        h = torch.stack([step.hidden[0] for step in steps], 1).to(y.dtype)
-        z = torch.stack([step.context for step in steps if step.context is not None], 1).to(y.dtype)
+    def _features(
+        self, y: Float[Tensor, "rows time embedding"], hidden: list[Hidden], looks: list[Looked]
+    ) -> Float[Tensor, "rows time embedding"]:
+        """The features that predict the next token, for every step."""
+        h = torch.stack([h for h, _ in hidden], 1).to(y.dtype)
+        z = torch.stack([looked.context for looked in looks], 1).to(y.dtype)
         return self.dropout(torch.tanh(y + self.from_state(h) + self.from_context(z)))  # type: ignore[no-any-return]
 
 
-def _stacked(steps: list[ShowAttendTellStep], name: str) -> Tensor | None:
-    values = [getattr(step, name) for step in steps]
+def _stacked(looks: list[Looked], name: str) -> Tensor | None:
+    values = [getattr(looked, name) for looked in looks]
     return None if any(value is None for value in values) else torch.stack(values, 1)

@@ -1,6 +1,6 @@
 """Matrices packed by oneDNN for the time of a search, and dropout by 16-bit random numbers.
 
-Matrices packed for repeated products: a search multiplies a few rows with the same weights at every step.
+A search multiplies a few rows with the same weights at every step.
 
 On a CPU oneDNN stores such a matrix in the order in which its kernel reads it. A product of a large matrix with 5 rows
 then takes less than half as long, one with 160 rows about a tenth less. Packing a matrix takes about as long as a
@@ -97,13 +97,13 @@ def kernel_rows(rows: int) -> int:
     return -(-rows // step) * step
 
 
-_Copies = dict[tuple[nn.Linear, torch.dtype], tuple[Tensor, Tensor | None]]
+_Copies = dict[tuple[Tensor, torch.dtype], tuple[Tensor, Tensor | None]]
 _copies: ContextVar[_Copies | None] = ContextVar("packed_weights", default=None)
 
 
 @contextmanager
 def packed_weights() -> Iterator[None]:
-    """While the block runs, `linear` multiplies with copies of the matrices, packed at their first use, in this thread.
+    """While the block runs, in this thread, `linear` and `multiply` use copies of matrices, packed at their first use.
 
     The block of a search: the weights must not change in it.
     """
@@ -115,53 +115,52 @@ def packed_weights() -> Iterator[None]:
 
 
 def linear(layer: nn.Linear, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*rows out"]:
-    """layer(x); inside `packed_weights` by a packed copy of its matrix, where that is faster.
+    """layer(x). Where somebody observes or replaces the layer's call, it is called; else it is its product."""
+    plainly = type(layer) is nn.Linear and not (layer._forward_hooks or layer._forward_pre_hooks or global_hooks())
+    if _copies.get() is None or not plainly or "forward" in vars(layer):
+        return layer(x)  # type: ignore[no-any-return]
+    return multiply(x, layer.weight, layer.bias)
 
-    Under autocast the copy has autocast's dtype, so a matrix is converted once and not at every step. A layer with
-    hooks, gradients, and other dtypes or widths than the matrix has are left to the layer itself.
+
+def multiply(
+    x: Float[Tensor, "*rows in"], matrix: Float[Tensor, "out in"], bias: Float[Tensor, "out"] | None
+) -> Float[Tensor, "*rows out"]:
+    """x Mᵀ + b; inside `packed_weights` by a packed copy of M, where that is faster.
+
+    Under autocast the copy has autocast's dtype, so a matrix is converted once and not at every step.
     """
-    y = _packed_product(layer, x)
-    return layer(x) if y is None else y
+    y = _packed_product(x, matrix, bias)
+    return nn.functional.linear(x, matrix, bias) if y is None else y
 
 
-def _packed_product(layer: nn.Linear, x: Tensor) -> Tensor | None:
-    """None where neither packing nor the conversion saves time, or the call is not ours to replace."""
+def _packed_product(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor | None:
+    """None where neither packing nor the conversion saves time, and for gradients, traces and other devices."""
     copies = _copies.get()
-    if copies is None or torch.is_grad_enabled() or not _replaceable(layer, x):
+    if copies is None or torch.is_grad_enabled() or not _own(x, matrix) or x.shape[-1:] != matrix.shape[1:]:
         return None
-    weight = layer.weight
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
-    packs = pays(prod(x.shape[:-1]), weight)
-    if not packs and weight.dtype == dtype:
+    lowered = torch.is_autocast_enabled("cpu")
+    if not x.device.type == matrix.device.type == "cpu" or not (
+        {x.dtype, matrix.dtype} <= _LOWERED if lowered else x.dtype == matrix.dtype
+    ):
         return None
-    copy, packed = copies.get((layer, dtype), (None, None))
+    dtype = torch.get_autocast_dtype("cpu") if lowered else x.dtype
+    packs = pays(prod(x.shape[:-1]), matrix)
+    if not packs and matrix.dtype == dtype:
+        return None
+    copy, packed = copies.get((matrix, dtype), (None, None))
     if copy is None:
-        copy = weight.detach().to(dtype)
+        copy = matrix.detach().to(dtype)
     if packs and packed is None:
         packed = pack(copy)
-    copies[layer, dtype] = copy, packed
+    copies[matrix, dtype] = copy, packed
     with exact(x.device):
-        bias = None if layer.bias is None else layer.bias.to(dtype)
+        bias = None if bias is None else bias.to(dtype)
         if packs and packed is not None:
             return product(x.to(dtype), packed, bias)
         return nn.functional.linear(x.to(dtype), copy, bias)
 
 
-_LOWERED = (torch.float32, torch.bfloat16, torch.float16)  # dtypes that autocast converts; it leaves float64 as it is
-
-
-def _replaceable(layer: nn.Linear, x: Tensor) -> bool:
-    """Whether the layer is PyTorch's own, nobody observes or replaces its call, and it would compute this product."""
-    if type(layer) is not nn.Linear or layer._forward_hooks or layer._forward_pre_hooks or global_hooks():
-        return False
-    if "forward" in vars(layer) or not _own(x, layer.weight) or x.shape[-1:] != layer.weight.shape[1:]:
-        return False
-    if torch.is_autocast_enabled("cpu"):
-        if x.dtype not in _LOWERED or layer.weight.dtype not in _LOWERED:
-            return False
-    elif x.dtype != layer.weight.dtype:
-        return False
-    return x.device.type == "cpu" and layer.weight.device.type == "cpu"
+_LOWERED = {torch.float32, torch.bfloat16, torch.float16}  # dtypes that autocast converts; it leaves float64 as it is
 
 
 def _own(*tensors: Tensor) -> bool:

@@ -1,101 +1,21 @@
-"""Encoder memory against `attend`, local attention against Luong et al. 2015, and hard attention by enumeration.
-
-The gradient that hard attention learns by is, on average, that of the expected log-likelihood.
-"""
+"""Hard attention by enumeration: the gradient it learns by is, on average, that of the expected log-likelihood."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from regard import Additive, Concat, Dot, General, attend, padding
 from regard.attention import Hard
-from regard.layers import EncoderMemory, LocalAttention, RecurrentCell
-from regard.layers.encoder_memory import SoftHardAttention
 from regard.models import Annotations, ShowAttendTellDecoderConfig, show_attend_tell_decoder
 from regard.models.decoder import cross_entropy
-from tests.support.gradients import grads, leaf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-@pytest.mark.parametrize(
-    "energy", [Additive(4, 5, 6), Concat(4, 5, 6), General(4, 5), Dot()], ids=lambda e: type(e).__name__
-)
-def test_memory_says_what_attend_says(energy: nn.Module) -> None:
-    """Three looks in a loop, one after the other, are three queries at once: outputs, weights, gradients."""
-    if isinstance(energy, nn.Module):
-        energy = energy.double()
-    vectors, lengths = leaf(2, 7, 4 if isinstance(energy, Dot) else 5), torch.tensor([7, 3])
-    q = leaf(2, 3, 4)
-    learned = list(energy.parameters()) if isinstance(energy, nn.Module) else []
-    memory, matrix = EncoderMemory.project(energy, vectors, lengths), getattr(energy, "query_matrix", None)  # type: ignore[arg-type]
-    looks = [memory.attend(at[:, None] if matrix is None else (at @ matrix.mT)[:, None]) for at in q.unbind(1)]
-    got = torch.cat([z for z, _ in looks], 1)
-    want, w = attend(q, vectors, vectors, energy=energy, mask=padding(lengths), weights=True, backend="reference")
-    torch.testing.assert_close(got, want)
-    torch.testing.assert_close(torch.cat([p for _, p in looks], 1), w.dense())
-    upstream = torch.randn_like(want)
-    a = grads((got * upstream).sum(), q, vectors, *learned)
-    b = grads((want * upstream).sum(), q, vectors, *learned)
-    for mine, other in zip(a, b, strict=True):
-        torch.testing.assert_close(mine, other)
-
-
-@pytest.mark.parametrize(
-    "energy", [Additive(4, 4, 4), Concat(4, 4, 4), General(4, 4), Dot()], ids=lambda e: repr(e)[:4]
-)
-def test_loops_in_float32_run_and_learn_under_autocast(energy: nn.Module) -> None:
-    vectors = torch.randn(2, 3, 4, requires_grad=True)
-    q = torch.randn(2, 1, 4)
-    plain = EncoderMemory.project(energy, vectors, torch.tensor([3, 2])).attend(q)[0]  # type: ignore[arg-type]
-    with torch.autocast("cpu", torch.bfloat16):
-        mixed = EncoderMemory.project(energy, vectors, torch.tensor([3, 2])).attend(q)[0]  # type: ignore[arg-type]
-        cell = RecurrentCell("gru", 3, 4, 4)
-        unrolled = cell.unroll(torch.float32)
-        hidden = (torch.zeros(2, 4),)
-        hidden = unrolled.step(torch.randn(2, 12), mixed[:, 0], unrolled.recall(hidden)[0], hidden)
-    torch.testing.assert_close(mixed.float(), plain, rtol=0.03, atol=0.03)
-    (mixed.float().sum() + hidden[0].float().sum()).backward()
-    assert vectors.grad is not None
-    assert vectors.grad.isfinite().all()
-
-
-def test_loops_run_where_there_is_no_autocast() -> None:
-    with torch.device("meta"):
-        z, weights = EncoderMemory.project(
-            Additive(4, 4, 4), torch.empty(2, 3, 4), torch.empty(2, dtype=torch.long)
-        ).attend(torch.empty(2, 1, 4))
-    assert (z.shape, weights.shape) == ((2, 1, 4), (2, 1, 3))
-
-
-def test_a_sentence_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one place to attend to; the shortest has 0"):
-        EncoderMemory.project(Dot(), torch.randn(2, 3, 4), torch.tensor([3, 0]))
-
-
-def test_local_windows_are_luongs() -> None:
-    lengths, places = torch.tensor([9, 4]), torch.arange(9)
-    h = torch.randn(2, 1, 6)
-    closed, scale = LocalAttention(6, 2, "local-m")(h, 5, lengths, places)
-    assert scale is None
-    assert (closed[0, 0] == 0).nonzero().flatten().tolist() == [3, 4, 5, 6, 7]
-    assert (closed[1, 0] == 0).nonzero().flatten().tolist() == [1, 2, 3, 4, 5]  # stays at the last word, 3
-    predictive = LocalAttention(6, 2, "local-p")
-    closed, scale = (x.detach() for x in predictive(h, 5, lengths, places))
-    for b, length in enumerate(lengths.tolist()):
-        middle = length * torch.sigmoid(predictive.outer(torch.tanh(predictive.inner(h[b, 0])))).item()
-        for s in places.tolist():
-            assert (closed[b, 0, s] == 0) == (abs(s - middle) <= 2)
-            assert math.isclose(scale[b, 0, s], math.exp(-((s - middle) ** 2) / (2 * 1.0**2)), rel_tol=1e-4)
-
 
 PLACES, STEPS, WORDS = 3, 3, 6
 
@@ -265,19 +185,16 @@ def test_a_warm_up_goes_from_the_average_to_draws(batch: SimpleNamespace) -> Non
     assert decoder.updates.item() == 6
 
 
-def test_entropy_is_what_it_is(batch: SimpleNamespace) -> None:
-    energy = Additive(4, 4, 4).double()
-    looks = SoftHardAttention("hard").double().train()
-    vectors = torch.randn(2, 5, 4, dtype=torch.float64)
-    memory = EncoderMemory.project(energy, vectors, torch.tensor([5, 3]))
-    q = torch.randn(2, 1, 4, dtype=torch.float64)
-    result = looks(memory, q)
-    alpha = memory.attend(q)[1]
+def test_entropy_is_what_it_is(decoder: show_attend_tell_decoder.ShowAttendTellDecoder) -> None:
+    vectors, h = torch.randn(2, 5, 4, dtype=torch.float64), torch.randn(2, 4, dtype=torch.float64)
+    state = decoder.start(Annotations(vectors, torch.tensor([5, 3]), vectors.mean(1)))
+    looked = decoder.look(h, state)
+    alpha = state.memory.energies(state.memory.query(h[:, None])).softmax(-1)
     for row, length in enumerate((5, 3)):
         expected = torch.distributions.Categorical(alpha[row, 0, :length]).entropy()
-        torch.testing.assert_close(result.entropy[row, 0], expected)
-    result.entropy.sum().backward()  # −∞ on padding leaves no NaN behind
-    assert all(p.grad is None or p.grad.isfinite().all() for p in energy.parameters())
+        torch.testing.assert_close(looked.entropy[row], expected)
+    looked.entropy.sum().backward()  # −∞ on padding leaves no NaN behind
+    assert all(p.grad is None or p.grad.isfinite().all() for p in decoder.parameters())
 
 
 def test_in_evaluation_the_best_place_is_taken(
