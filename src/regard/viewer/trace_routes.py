@@ -118,7 +118,7 @@ class TracePlace:
             return contribution_run(self.view, trace_answers(self.jobs.library, self.view, target.position), target)
 
         cached: ContributionRun | None = self.jobs.cache.get(key)
-        result = cached or await self.jobs.run_model(self.request, run)
+        result = cached if cached is not None else await self.jobs.run_model(self.request, run)
         self.jobs.store(key, result, result.nbytes)
         return result
 
