@@ -323,7 +323,7 @@ class PairStream:
 
     def blocks(self, epoch: int, start: int = 0) -> Iterator[CheckedRows]:
         """Those of one pass over the corpus, from number `start` on."""
-        numbered: Iterable[tuple[bool, Block]]
+        numbered: Iterator[tuple[bool, Block]]
         if len(self.parts) == 1:
             numbered = ((start + i == 0, block) for i, block in enumerate(self.parts[0].blocks(start)))
         else:
