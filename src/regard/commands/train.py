@@ -253,10 +253,11 @@ def compare(
     data: Annotated[str | None, typer.Option(metavar="NAME", help="Only scores on this data, e.g. test.")] = None,
     save_plot: options.SavePlot = None,
 ) -> None:
-    """Compare runs: their scores, the settings that differ, and the curves of their validations.
+    """Compare evaluated runs in a table.
 
     `regard evaluate` writes the scores of a run to its results.json; this prints them. Those of a model that the run
-    had before it was extended are named RUN/model-UPDATES.
+    had before it was extended are named RUN/model-UPDATES. Of several runs, the settings that differ and the curves of
+    their validations follow.
 
     \b
     Examples:
