@@ -92,7 +92,8 @@ class RecurrentDecoderConfig(DecoderConfig):
             return Dot()
         if self.energy == "general":
             return General(self.width, memory)
-        return {"additive": Additive, "concat": Concat}[self.energy](self.width, memory, self.width)
+        kind = Additive if self.energy == "additive" else Concat
+        return kind(self.width, memory, self.width)
 
 
 @dataclass
