@@ -91,7 +91,8 @@ def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         Under autocast the gradient is of the lower precision, and the parameter is not.
         """
         g = _batch_first(g)
-        return (g @ options["out_proj_weight"].to(g.dtype)).unflatten(-1, (options["num_heads"], -1)).transpose(1, 2)
+        before: Tensor = (g @ options["out_proj_weight"].to(g.dtype)).unflatten(-1, (options["num_heads"], -1))
+        return before.transpose(1, 2)
 
     routing.report(
         lambda: Call(
