@@ -118,7 +118,7 @@ class Call:
         if rows is None and out is not None:
             rows, out = some_rows(out)
         self.q, self.mask, self.state = q, mask if mask is None or not mask.requires_grad else mask.detach(), state
-        self.rows, self.out = rows, out
+        self.rows, self.out = rows, torch.empty(0) if out is None else out
         self.name, self._layer, self.origin, self.normalize = name, layer, origin, normalize
         self.ablated = ablated
         """What an `ablate` block around the watch changed in this call: "heads 0, 3"; empty if nothing."""

@@ -55,7 +55,7 @@ class ThreadState:
     """What the taps know of the code that runs in one thread."""
 
     __slots__ = (
-        "captured", "interface_call", "multihead", "softmaxes", "suspended", "unheard",
+        "captured", "interface_call", "multihead", "multihead_forward", "softmaxes", "suspended", "unheard",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -63,8 +63,10 @@ class ThreadState:
         """Results of softmaxes that may yet be multiplied with values."""
         self.unheard: nn.Module | None = None
         """The attention module whose `forward` runs, until a call of it is reported as seen or as missed."""
+        self.multihead_forward: nn.Module | None = None
+        """The nn.MultiheadAttention whose `forward` runs. Modules that compute its parameters may run inside it."""
         self.multihead: nn.Module | None = None
-        """The nn.MultiheadAttention whose `forward` runs."""
+        """The same inside `F.multi_head_attention_forward`, which calls no module."""
         self.suspended = False
         """Inside a call that is reported as a whole: the functions it is made of are not reported."""
         self.interface_call: InterfaceCall | None = None

@@ -117,7 +117,7 @@ def _scaled_dot_product_attention(
             mask=attn_mask,
             state=state,
             settings=("sdpa", scale),
-            origin=ORIGINS.get(kernel, "sdpa"),
+            origin=ORIGINS.get(-1 if kernel is None else kernel, "sdpa"),
             dropout=dropout_p,
         ),
         module,

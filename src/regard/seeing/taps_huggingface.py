@@ -150,7 +150,7 @@ def _report(
             key, value = interface.key, interface.value
             return _call(formula, implementation, module, query, key, value, mask, out, options, arguments)
 
-        before = interface.weights
+        before, w = interface.weights, None
         if before is not None and (weights is None or before.shape == weights.shape):
             w = before  # before dropout; those returned are after it
         else:

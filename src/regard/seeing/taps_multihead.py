@@ -47,18 +47,23 @@ def _replacements() -> Iterator[Replacement]:
 def _module_forward(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Notes which module runs. To find it by the call stack takes longer: its `forward` has many variables."""
     state = routing.local.state
-    before, state.multihead = state.multihead, module
+    before, state.multihead_forward = state.multihead_forward, module
     try:
         return original(module, *args, **kwargs)
     finally:
-        state.multihead = before
+        state.multihead_forward = before
 
 
 def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     needs_weights = args[NEED_WEIGHTS] if len(args) > NEED_WEIGHTS else kwargs.get("need_weights", True)
     state = routing.local.state
+    module = state.multihead_forward
     if not needs_weights:
-        return original(*args, **kwargs)
+        outer, state.multihead = state.multihead, module
+        try:
+            return original(*args, **kwargs)
+        finally:
+            state.multihead = outer
     if routing.ablations and routing.ablations_of(None):
         raise ValueError("nn.MultiheadAttention can be ablated only when called with need_weights=False")
     before, state.suspended = state.suspended, True
@@ -86,7 +91,8 @@ def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         Under autocast the gradient is of the lower precision, and the parameter is not.
         """
         g = _batch_first(g)
-        return (g @ options["out_proj_weight"].to(g.dtype)).unflatten(-1, (options["num_heads"], -1)).transpose(1, 2)
+        before: Tensor = (g @ options["out_proj_weight"].to(g.dtype)).unflatten(-1, (options["num_heads"], -1))
+        return before.transpose(1, 2)
 
     routing.report(
         lambda: Call(
@@ -97,7 +103,7 @@ def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             dropout=options["dropout_p"] if options["training"] else 0.0,
             cross=query is not key and query.data_ptr() != key.data_ptr(),
         ),
-        state.multihead,
+        module,
         output=result[0],
         arrange=arrange,
     )
@@ -139,7 +145,7 @@ def _native(original: Callable[..., Any], *args: Any) -> Any:
             origin="nn.MultiheadAttention, fast path",
             cross=query is not key,
         ),
-        routing.local.state.multihead,
+        routing.local.state.multihead_forward,
     )
     return result
 

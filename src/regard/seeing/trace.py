@@ -618,9 +618,9 @@ def _read(file: Path, description: dict[str, Any]) -> Call:
         except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{file} does not match trace.json: {type(error).__name__}: {error}") from None
 
-    fields = {name: description[name] for name in ("name", "origin", "steps", "dropout")}
-    kept = {"layer": description.get("layer"), "ablated": description.get("ablated") or ""}
-    return Call(None, energies=energies, cross=description["kind"] == "cross", **fields, **kept)
+    fields: dict[str, Any] = {name: description[name] for name in ("name", "origin", "steps", "dropout")}
+    fields |= {"layer": description.get("layer"), "ablated": description.get("ablated") or ""}
+    return Call(None, energies=energies, cross=description["kind"] == "cross", **fields)
 
 
 def _digest(x: Tensor) -> str:
