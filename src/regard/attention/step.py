@@ -55,7 +55,7 @@ class Memory:
         self.energy, self.normalize, self.lengths, self.room = energy, normalize, lengths, room
         self.values, self.places, self._no_keys = k if v is None else v, k.shape[1], k[:, :0]
         self.keys, self.form = self._projected(k)
-        self._seen = None if lengths is None else padding(lengths).dense((len(k),), 1, self.places, k.device)
+        self._seen = None if lengths is None else padding(lengths).dense((k.shape[0],), 1, self.places, k.device)
         self._entries: step.Entries | None = None
         if isinstance(self.form, TanhForm) and normalize == _SOFTMAX and torch.is_grad_enabled() and not no_kernel():
             self._sum_gradients(self.form.weight.to(self.keys.dtype))

@@ -286,8 +286,8 @@ def compare(
         results.save_length_curves(save_plot, {row.run: scores for row, scores in translations})
     for table in results.comparison_tables(rows):
         output_console().print(table)
-    for table in results.run_tables(runs):
-        output_console().print(table)
+    for run_table in results.run_tables(runs):
+        output_console().print(run_table)
     if save_plot is not None:
         typer.echo(f"wrote {save_plot}")
 

@@ -27,24 +27,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..attention.energies import ScaledDot
+from ..attention.energies import ScaledDot, TanhForm
 from ..attention.energy_matrix import EnergyMatrix
 from ..attention.masks import padding
 from ..attention.normalizers import Proportional, Softmax
 from ..files import write_text
-from ..layers import pooling, transformer
-from ..layers.encoder_memory import EncoderMemory
-from ..layers.kernels import loop, packed
-from ..layers.kernels.tape import MemoryTape, TapeEntries
+from ..layers import pooling, recurrent, transformer
+from ..layers.kernels import packed
 from ..layers.recurrent import LSTMN, RecurrentLayer
 from ..layers.sound import LogMel
 from ..models.base import Annotations
 from ..models.classifier import Classifier
-from ..models.lstmn_decoder import LSTMNDecoderState, LSTMNStep
 from ..models.multi_decoder import MultiDecoder, SwitchState, TagEncoder
 from ..models.pointer_decoder import PointerState
-from ..models.recurrent_decoder import RecurrentDecoderState, RecurrentStep
-from ..models.show_attend_tell_decoder import ShowAttendTellState, ShowAttendTellStep
 from ..models.transformer_decoder import TransformerDecoder, TransformerDecoderState
 from ..special_tokens import BEGIN, END, PAD, UNKNOWN
 from .exports import export_files, require_free
@@ -53,6 +48,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator
 
+    from ..attention.step import Memory
     from ..data.tokenizer_pair import TokenizerPair
     from ..models.encoder_decoder import EncoderDecoder
 
@@ -95,10 +91,10 @@ def formulas() -> Iterator[list[Tensor]]:
         maps.append(w)
         return z
 
-    def look(tape: MemoryTape, q: Tensor) -> Tensor:
-        z, w = _look(tape, q)
-        maps.append(w)
-        return z
+    def attend_step(q: Tensor, tape: Memory) -> tuple[Tensor, Tensor]:
+        z, w = _attend_step(q, tape)
+        maps.append(w[:, None])
+        return z, w[:, 0]
 
     def lstmn(layer: LSTMN, x: Tensor) -> tuple[Tensor, Tensor]:
         h, c, w = _lstmn(layer, x)
@@ -114,11 +110,9 @@ def formulas() -> Iterator[list[Tensor]]:
         (TransformerDecoder, "_feed", _feed),
         (RecurrentLayer, "_run", _run),
         (LSTMN, "forward", lstmn),
-        (MemoryTape, "look", look),
-        (MemoryTape, "write", _write),
+        (recurrent, "attend_step", attend_step),
         (LogMel, "forward", _log_mel),
-        (loop, "step_energies", _step_energies),
-        (loop, "pays", never),
+        (TanhForm, "__call__", _tanh_form),
         (packed, "pays", never),
         (Tensor, "take_along_dim", _take_along),
     ]
@@ -174,46 +168,42 @@ def _feed(decoder: TransformerDecoder, tokens: Tensor, state: TransformerDecoder
     return x, replace(state, cache=cast("Tensor", after), position=at + 1), layer_weights
 
 
-def _step_energies(q: Tensor, keys: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """w · tanh(q_i + k_j): runtimes multiply with a matrix of one column faster than with a vector."""
-    hidden = torch.tanh(q[:, :, None] + keys[:, None])
-    return (hidden @ weight[:, None])[..., 0], hidden
+def _tanh_form(form: TanhForm, a: Tensor, b: Tensor) -> Tensor:
+    """w · tanh(a_i + b_j): runtimes multiply with a matrix of one column faster than with a vector."""
+    return (torch.tanh(a[..., :, None, :] + b[..., None, :, :]) @ form.weight[:, None])[..., 0]
 
 
-def _look(tape: MemoryTape, q: Tensor) -> tuple[Tensor, Tensor]:
-    """The context of a query, and the weights of the entries.
+def _attend_step(q: Tensor, tape: Memory) -> tuple[Tensor, Tensor]:
+    """`attend_step` over the tape of an LSTMN: the context, and the weights [rows, 1, entries].
 
     A closed entry of zeros stands after the last. Where the tape is empty it has all the weight, and none elsewhere:
     runtimes differ in sums of nothing.
     """
-    keys, values = (nn.functional.pad(x, (0, 0, 0, 1)) for x in (tape.entries.keys, tape.entries.values))
-    e, _ = _step_energies(q[:, None], keys, tape.entries.weight)  # [rows, 1, entries + 1]
+    keys, values = (nn.functional.pad(x, (0, 0, 0, 1)) for x in (tape.keys, tape.values))
+    e = tape.form(tape.query(q[:, None]), keys)  # [rows, 1, entries + 1]
     w = torch.softmax(torch.where(torch.arange(keys.shape[1]) < keys.shape[1] - 1, e, CLOSED), -1)
-    return (w @ values)[:, 0], w[:, None, :, :-1]
-
-
-def _write(tape: MemoryTape, key: Tensor, value: Tensor) -> None:
-    entries = tape.entries
-    entries.keys = torch.cat([entries.keys[:, : tape.length], key[:, None]], 1)
-    entries.values = torch.cat([entries.values[:, : tape.length], value[:, None]], 1)
-    tape.length = entries.keys.shape[1]
+    return (w @ values)[:, 0], w[..., :-1]
 
 
 def _lstmn(layer: LSTMN, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """`LSTMN.forward` as one loop over time, its tape of zeros filled from the front; and the weights."""
     from torch._higher_order_ops.scan import scan
 
-    gates, queries = layer.inputs(x)  # [batch, time, …]
-    (batch, time), width, early = x.shape[:2], layer.width, layer.width_in
-    places = torch.arange(time)
-    late, key, weight = layer.energy.query.weight[:, early:], layer.energy.key.weight, layer.energy.weight
-    recall = layer.cell.recall
+    (batch, time), width = x.shape[:2], layer.width
+    early, late = layer.energy.query.weight.split([layer.width_in, width], 1)
+    gates, queries = layer.cell.input_gates(x), x @ early.mT  # [batch, time, …]
+    form, key, recall, places = (
+        TanhForm(layer.energy.weight),
+        layer.energy.key.weight,
+        layer.cell.recall,
+        torch.arange(time),
+    )
 
     def step(tape: tuple[Tensor, ...], now: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         keys, values, query = tape
         gates, q, at = now
         before = places < at
-        e, _ = _step_energies((q + query)[:, None], keys, weight)
+        e = _tanh_form(form, (q + query)[:, None], keys)
         w = torch.softmax(torch.where(before, e[:, 0], CLOSED), -1) * before
         h, c = (w[:, None] @ values)[:, 0].chunk(2, -1)  # h̃, c̃
         i, f, new, o = (gates + h @ recall.mT).chunk(4, -1)
@@ -274,7 +264,6 @@ AXES: dict[str, Axes] = {
     "source_values": ("sentences", "", "places", ""),
     "keys": ("sentences", "places", ""),
     "values": ("sentences", "places", ""),
-    "closed": ("sentences", "places"),
     "lengths": ("sentences",),
     "summary": ("sentences", ""),
     "source": ("sentences", "places"),
@@ -286,8 +275,8 @@ AXES: dict[str, Axes] = {
     "hidden": ("rows", ""),
     "cell": ("rows", ""),
     "fed": ("rows", ""),
-    "query": ("rows", ""),
-    "source_query": ("rows", ""),
+    "recalled": ("rows", ""),
+    "read": ("rows", ""),
     "position": ("rows",),
 }
 """By name, or by what stands before the number of a layer."""
@@ -304,9 +293,9 @@ class StateNames:
 
     def memory(self, state: Any) -> Values:
         """What a recurrent decoder attends to, or the summary that it starts from."""
-        if state.loop.memory is not None:
-            return _places(state.loop.memory)
-        return {"summary": state.loop.summary} if state.loop.summary.shape[1] else {}
+        if state.memory is not None:
+            return _places(state.memory)
+        return {"summary": state.summary} if state.summary.shape[1] else {}
 
     def rows(self, state: Any) -> Values:
         raise NotImplementedError
@@ -316,24 +305,19 @@ class StateNames:
         raise NotImplementedError
 
 
-def _places(memory: EncoderMemory) -> Values:
-    return {"keys": memory.keys, "values": memory.values, "closed": memory._closed[:, 0], "lengths": memory.lengths}
+def _places(memory: Memory) -> Values:
+    assert memory.lengths is not None
+    return {"keys": memory.keys, "values": memory.values, "lengths": memory.lengths}
 
 
-def _started(start: Callable[[Annotations], Any], memory: Values, width: int) -> Any:
-    """What a recurrent decoder starts from annotations `width` wide, those that a memory was made from."""
+def _started(decoder: Any, memory: Values, width: int) -> Any:
+    """The state that a recurrent decoder starts from, with a memory whose annotations are `width` wide."""
     vectors = memory["values"][..., :width] if "values" in memory else memory["summary"][:, None]
     lengths = memory.get("lengths", torch.ones(vectors.shape[0], dtype=torch.int64))
-    return start(Annotations(vectors, lengths, vectors[:, 0]))
-
-
-def _with_keys(projected: EncoderMemory | None, memory: Values) -> EncoderMemory | None:
-    """An encoder's memory with keys that were projected before."""
-    if projected is None:
-        return None
-    ready = EncoderMemory(memory["keys"], projected.form, memory["values"], memory["lengths"])
-    ready._closed = memory["closed"][:, None]
-    return ready
+    state = decoder.start(Annotations(vectors, lengths, vectors[:, 0]), steps=0)
+    if state.memory is not None:  # projected before the loop
+        state.memory.keys, state.memory.values = memory["keys"], memory["values"]
+    return state
 
 
 class TransformerNames(StateNames):
@@ -359,13 +343,13 @@ class TransformerNames(StateNames):
 
 class RecurrentNames(StateNames):
     def rows(self, state: Any) -> Values:
-        rows = {f"hidden.{n}": layer[0] for n, layer in enumerate(state.last.hidden)}
+        rows = {f"hidden.{n}": layer[0] for n, layer in enumerate(state.hidden)}
         if self.decoder.config.cell == "lstm":
-            rows |= {f"cell.{n}": layer[1] for n, layer in enumerate(state.last.hidden)}
+            rows |= {f"cell.{n}": layer[1] for n, layer in enumerate(state.hidden)}
         if self.decoder.config.attention == "luong" and self.decoder.config.input_feeding:
-            rows["fed"] = state.last.fed
+            rows["fed"] = state.fed
         if self.decoder.config.scope == "local-m":
-            rows["position"] = torch.zeros_like(state.loop.memory.lengths) + state.position
+            rows["position"] = torch.zeros_like(state.memory.lengths) + state.position
         return rows
 
     def state(self, memory: Values, rows: Values) -> Any:
@@ -375,55 +359,45 @@ class RecurrentNames(StateNames):
         ]
         memory = memory or {"summary": hidden[0][0][:, :0]}
         width = memory["values"].shape[-1] if "values" in memory else 0
-        constant, _ = _started(self.decoder._start, memory, width)
-        constant.memory = _with_keys(constant.memory, memory)
-        position: Any = rows.get("position", 0)
-        return RecurrentDecoderState(constant, RecurrentStep(hidden, rows.get("fed")), position, 1)
+        state = _started(self.decoder, memory, width)
+        return replace(
+            state, hidden=hidden, fed=rows.get("fed", state.fed), position=cast("Any", rows.get("position", 0))
+        )
 
 
 class TellNames(StateNames):
     def rows(self, state: Any) -> Values:
-        return dict(zip(("hidden", "cell"), state.last.hidden, strict=True))
+        return dict(zip(("hidden", "cell"), state.hidden, strict=True))
 
     def state(self, memory: Values, rows: Values) -> Any:
-        constant, _ = _started(self.decoder._start, memory, self.decoder.first_h.in_features)
-        constant.memory = _with_keys(constant.memory, memory)
-        return ShowAttendTellState(constant, ShowAttendTellStep((rows["hidden"], rows["cell"])), 1)
+        state = _started(self.decoder, memory, self.decoder.first_h.in_features)
+        return replace(state, hidden=(rows["hidden"], rows["cell"]))
 
 
 class LSTMNNames(StateNames):
     """The tape of each layer grows by one entry per step: keys W_h h_i and values [h_i; c_i].
 
-    `query` is the part of the next query that depends on h̃, `source_query` that of the source.
+    `recalled` is h̃_{t−1}, and `read` what the next query of the source has.
     """
 
     def memory(self, state: Any) -> Values:
-        return {} if state.source is None else _places(state.source.memory)
+        return {} if state.memory is None else _places(state.memory)
 
     def rows(self, state: Any) -> Values:
         rows: Values = {}
-        for n, each in enumerate(state.loops):
-            entries, length = each.tape.entries, each.tape.length
-            rows |= {f"tape_keys.{n}": entries.keys[:, :length], f"tape_values.{n}": entries.values[:, :length]}
-            rows[f"query.{n}"] = each.query
-        return rows if state.last.query is None else rows | {"source_query": state.last.query}
+        for n, layer in enumerate(state.layers):
+            rows |= {f"tape_keys.{n}": layer.tape.keys, f"tape_values.{n}": layer.tape.values}
+            rows[f"recalled.{n}"] = layer.summary
+        return rows if state.read is None else rows | {"read": state.read}
 
     def state(self, memory: Values, rows: Values) -> Any:
-        decoder, first = self.decoder, rows["query.0"]
-        starts = [torch.zeros_like(first) if memory else None] * len(decoder.layers)
-        width = decoder.energy.key.weight.shape[1] if memory else 0
-
-        def start(annotations: Annotations) -> Any:
-            return decoder._start(annotations, starts, decoder.embedding.weight, 1)
-
-        state = _started(start, memory or {"summary": first[:, :0]}, width)
-        for n, each in enumerate(state.loops):
-            keys, values = rows[f"tape_keys.{n}"], rows[f"tape_values.{n}"]
-            each.tape = MemoryTape(TapeEntries(keys, values, each.tape.entries.weight), None, keys.shape[1])
-            each.query = rows[f"query.{n}"]
-        if memory:
-            state.source.memory = _with_keys(state.source.memory, memory)
-        return LSTMNDecoderState(state.loops, state.source, LSTMNStep(rows.get("source_query")), 1)
+        width = self.decoder.energy.key.weight.shape[1] if memory else 0
+        state = _started(self.decoder, memory or {"summary": rows["recalled.0"][:, :0]}, width)
+        for n, layer in enumerate(state.layers):
+            layer.tape.keys, layer.tape.values = rows[f"tape_keys.{n}"], rows[f"tape_values.{n}"]
+            layer.tape.places, layer.summary = layer.tape.keys.shape[1], rows[f"recalled.{n}"]
+        state.read = rows.get("read")
+        return state
 
 
 class PointerNames(StateNames):
@@ -518,7 +492,8 @@ class StartGraph(nn.Module):
         matches = nn.functional.pad(source[:, :1] == encoder.tags, (0, 1), value=True)
         number = torch.arange(len(encoder.tags))[matches.int().argmax(1)]
         neutral = torch.cat([torch.full_like(source[:, :1], BEGIN), source[:, 1:]], 1)
-        return replace(encoder.encoder(neutral, lengths), decoder=number)
+        annotations: Annotations = encoder.encoder(neutral, lengths)
+        return replace(annotations, decoder=number)
 
 
 class StepGraph(nn.Module):

@@ -213,7 +213,7 @@ class LSTMN(nn.Module):
     ) -> tuple[Float[Tensor, "batch time width"], Float[Tensor, "batch time width"]]:
         """The hidden tape and the memory tape, without `first`."""
         x = x.to(self.energy.query.weight.dtype)
-        state, gates = self.start(len(x), x.shape[1], first), self.cell.input_gates(x)
+        state, gates = self.start(x.shape[0], x.shape[1], first), self.cell.input_gates(x)
         steps = [self.step(x_t, state, gates=w_t) for x_t, w_t in zip(x.unbind(1), gates.unbind(1), strict=True)]
         h, c = (torch.stack(tape, 1).to(x.dtype) for tape in zip(*steps, strict=True))
         return h, c

@@ -125,8 +125,10 @@ class LSTMNDecoder(Decoder[LSTMNDecoderState]):
 
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> LSTMNDecoderState:
         state = self._state(annotations, self._starts(annotations), steps)
+        if beams == 1:
+            return state
         rows = torch.arange(len(annotations.lengths), device=annotations.lengths.device).repeat_interleave(beams)
-        return state if beams == 1 else replace(state.reorder(rows), beams=beams)
+        return replace(state.reorder(rows), beams=beams)
 
     def step(
         self, tokens: Int[Tensor, "rows"], state: LSTMNDecoderState, *, weights: bool = False
@@ -170,7 +172,7 @@ class LSTMNDecoder(Decoder[LSTMNDecoderState]):
 
     def _state(self, annotations: Annotations, starts: list[Tensor | None], steps: int) -> LSTMNDecoderState:
         """The state before the first step, of as many layers as there are `starts`."""
-        rows, vectors = len(annotations.lengths), annotations.vectors.to(loop_dtype(annotations.vectors))
+        rows, vectors = annotations.lengths.shape[0], annotations.vectors.to(loop_dtype(annotations.vectors))
         layers = [layer.start(rows, steps, start) for layer, start in zip(self.layers, starts, strict=False)]
         if self.energy is None:
             return LSTMNDecoderState(layers, None, None)

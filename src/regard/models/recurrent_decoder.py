@@ -173,7 +173,7 @@ class RecurrentDecoder(Decoder[RecurrentState]):
         return DecoderOutput(self.features(y, steps), torch.stack(maps, 1)[:, None] if weights and maps else None)
 
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> RecurrentState:
-        summary, config, rows = annotations.summary, self.config, len(annotations.lengths) * beams
+        summary, config, rows = annotations.summary, self.config, annotations.lengths.shape[0] * beams
         dtype = loop_dtype(annotations.vectors if self.bridges else self.embedding.weight)
         memory, zeros = None, wide(torch.zeros(rows, config.width, dtype=dtype, device=summary.device))
         if self.energy is not None:
