@@ -30,6 +30,7 @@ from regard.viewer.tiles import Tile
 CASES = [
     ("shakespeare-transformer", "The king is", 3),
     ("opinions-lstm", "the food was not good", 0),
+    ("phrasebook-lstmn-en", "He hit me with a", 0),
     ("tatoeba-transformer-en-fr", "I like the small cat.", 0),
     ("tatoeba-bahdanau-en-fr", "I like the small cat.", 0),
 ]
@@ -131,9 +132,6 @@ def test_tiles_are_signed_maxima_and_means(library: Library) -> None:
 
 
 def test_what_cannot_be_explained_says_why(library: Library) -> None:
-    trace = library.read("phrasebook-lstmn-en", "He hit me with a")
-    with pytest.raises(RequestError, match="no gradient of this answer reaches"):
-        contribution_run(trace, trace_answers(library, trace, -1))
     trace = library.read("shakespeare-transformer", "The king")
     with pytest.raises(ValueError, match="no position 99"):
         trace_answers(library, trace, 99)

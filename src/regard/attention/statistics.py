@@ -388,7 +388,7 @@ def blocks(weights: Weights, with_log: bool = False, least: int = 1, whole: bool
     # Two buffers for all blocks: a fresh 4 MiB tensor per operation costs more in page faults than in work.
     buffers = tuple(torch.empty(0, dtype=first.precision, device=first.device) for _ in range(2))
     for n, rows, entries, queries in _parts(first, first.flat()):
-        last = weights.keys if whole else max(least, _reach(first.flat(), entries, queries))
+        last = weights.keys if whole else min(weights.keys, max(least, _reach(first.flat(), entries, queries)))
         if len(sources) == 1:
             w, log = _rows(first, n, rows, last, with_log, *buffers)
         else:

@@ -125,9 +125,9 @@ class Tokenizer:
         """A tokenizer.json, as `save` wrote it."""
         import tokenizers
 
-        content = Path(path).read_text(encoding="utf-8")
+        content = Path(path).read_bytes()
         try:
-            backend = tokenizers.Tokenizer.from_str(content)
+            backend = tokenizers.Tokenizer.from_buffer(content)
         except Exception as error:  # the library raises nothing narrower
             raise ValueError(f"{path} is not a tokenizer.json: {error}") from error
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, get_device_states, set_device_states
 
 from ..blocks import TensorVersions, exact, no_kernel, readable
 from ..energies import check_pairwise
@@ -38,8 +38,8 @@ def run_blocks(
     energies = energies.flat()
     # Checked for a single block too: `Weights` uses other blocks, and a short test must fail like a long run.
     check_pairwise(energies.form, energies.a, energies.b)
-    first, two, every = slice(0, 1), slice(0, min(2, energies.queries)), slice(0, energies.keys)
-    normalize.check_rows(lambda: energies.block(first, two, every, normalize.absent))
+    first, two = slice(0, 1), slice(0, min(2, energies.queries))
+    normalize.check_rows(lambda: energies.block(first, two, slice(0, energies.keys), normalize.absent))
     # A learned bias is a whole matrix, and so is its gradient, which every block would write again.
     learned = [x for part in energies.modifiers if not part.opaque for x in part.tensors()]
     cut = [(slice(0, energies.count), slice(0, energies.queries))]
@@ -59,6 +59,7 @@ def run_blocks(
             "so its gradient cannot be computed; change a copy, or change it after the backward pass"
         )
         own = normalize.of_block(energies.batch, n)
+        every = slice(0, energies.keys)  # not from outside: torch.compile fixes the size of a slice in a closure
         e = energies.block(n, i, every, normalize.absent)  # [n, rows, T_k]
         with exact(e.device):
             w, state = own.both(e) if weights else (own(e), e.new_empty(0, 0))
@@ -75,13 +76,14 @@ def run_blocks(
         shape = (energies.count, energies.queries) if weights else (0,)
         state = v.new_empty(shape, dtype=torch.long if normalize.selects_key else energies.precision)
         inputs = _Inputs(energies, normalize, v)
+        draws = any(part.opaque for part in (energies.form, normalize, *energies.modifiers))  # perhaps
         if torch.is_grad_enabled() and inputs.are_all(lambda e, w, x: block(e, w, x, first, two)[0]):
-            out, state = _Blocks.apply(block, inputs, cut, out, state, *inputs.tensors)
+            out, state = _Blocks.apply(block, inputs, cut, draws, out, state, *inputs.tensors)
         else:
             for n, i in cut:
                 parts = (energies, normalize, v, n, i)
-                if torch.is_grad_enabled():  # dropout has seeds of its own, so no state of random numbers is kept
-                    out[n, i], own = checkpoint(block, *parts, use_reentrant=False, preserve_rng_state=False)
+                if torch.is_grad_enabled():  # dropout has seeds of its own
+                    out[n, i], own = checkpoint(block, *parts, use_reentrant=False, preserve_rng_state=draws)
                 else:
                     out[n, i], own = block(*parts)
                 if weights:
@@ -131,8 +133,16 @@ class _Blocks(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, block: Any, inputs: _Inputs, cut: list[tuple[slice, slice]], out: Tensor, state: Tensor, *_: Tensor
+        ctx: Any,
+        block: Any,
+        inputs: _Inputs,
+        cut: list[tuple[slice, slice]],
+        draws: bool,
+        out: Tensor,
+        state: Tensor,
+        *_: Tensor,
     ) -> tuple[Tensor, Tensor]:
+        ctx.random = (torch.get_rng_state(), *get_device_states(inputs.v)) if draws else None
         for n, i in cut:
             out[n, i], own = block(inputs.energies, inputs.normalize, inputs.v, n, i)
             if state.numel():
@@ -145,11 +155,16 @@ class _Blocks(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
         leaves, parts = ctx.inputs.fresh()
-        for n, i in ctx.cut:
-            with torch.enable_grad():
-                z, _ = ctx.block(*parts, n, i)
-            torch.autograd.backward(z, slopes[0][n, i])
-        return None, None, None, None, None, *(x.grad for x in leaves)
+        cpu, devices, states = ctx.random or (None, [], [])
+        with torch.random.fork_rng(devices, enabled=cpu is not None):
+            if cpu is not None:  # the random numbers of the forward pass again
+                torch.set_rng_state(cpu)
+                set_device_states(devices, states)
+            for n, i in ctx.cut:
+                with torch.enable_grad():
+                    z, _ = ctx.block(*parts, n, i)
+                torch.autograd.backward(z, slopes[0][n, i])
+        return None, None, None, None, None, None, *(x.grad for x in leaves)
 
 
 def refusal(energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float) -> str | None:
