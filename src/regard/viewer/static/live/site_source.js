@@ -379,7 +379,6 @@ function finished(model, title, text, sides, made, prompt, generate) {
     sides: part("tokens"),
     side_words: part("words"),
     side_special: part("special"),
-    side_sentences: {},
     prompt,
     missed: [],
     made: { model: model.name, text, second: null, generate },

@@ -51,7 +51,7 @@ export async function exportView(shell, kind, asShown = false) {
 
 /** Keys of the state that each view reads besides the shared ones: a link to one view leaves those of the others out. */
 const OWN = {
-  heads: ["other", "heads", "pins", "mute", "mass", "shift", "part", "toward", "at"],
+  heads: ["other", "heads", "pins", "mute", "mass", "shift", "toward", "at"],
   model: ["sort", "pool", "head"],
   neuron: ["head", "query", "at"],
   map: ["head", "query", "pins", "map", "toward"],
