@@ -181,7 +181,8 @@ class Jobs:
             if missing and not last:
                 pyramid.pool_band(missing[0])
                 return None
-            return tile_array(pyramid, tile, pool, type, 1 - len(missing) / len(pyramid.bands(tile.rows)))
+            note = "" if pyramid.edges(tile) == tile.edges else f"cells moved to multiples of {pyramid.block}"
+            return Array(pyramid.tile(tile, pool), type, 1 - len(missing) / len(pyramid.bands(tile.rows)), note)
 
         array: Array | None = self.cache.get(key)
         until, last, priority = time.monotonic() + TILE_SECONDS, False, HIGH
@@ -189,15 +190,9 @@ class Jobs:
             array = await self.run(request, partial(step, last), priority)
             last = time.monotonic() > until
             priority = HIGH if last else NORMAL
-        if array.computed == 1:
+        if array.status_code == 200:
             self.store(key, array, len(array.body))
         return array
-
-
-def tile_array(pyramid: TilePyramid, tile: Tile, pool: Pool, type: str, computed: float = 1.0) -> Array:
-    """A tile of one head; its note says where its cells are not those that were requested."""
-    note = "" if pyramid.edges(tile) == tile.edges else f"cells moved to multiples of {pyramid.block}"
-    return Array(pyramid.tile(tile, pool), type, computed, note)
 
 
 async def unless_disconnected(request: Request, result: asyncio.Future[T]) -> T:

@@ -22,6 +22,7 @@ from ..seeing.watch import watch
 from ..special_tokens import BEGIN, END
 from .contributions import Target, backward_run, call_contributions
 from .guard import RequestError
+from .responses import rounded
 from .traces import TokenLabels
 
 if TYPE_CHECKING:
@@ -72,9 +73,9 @@ def translation(library: Library, model: ModelEntry, text: str, beams: int) -> d
         "target": target_labels.tokens,
         "target_words": target_labels.words,
         "maps": 0 if weights is None else len(weights),
-        "weights": None if weights is None else [[round(w, 6) for w in row] for row in weights.mean(0).tolist()],
+        "weights": None if weights is None else rounded(weights.mean(0)),
         "fidelity": None if worst is None else {"error": worst.error, "budget": worst.budget, "kept": worst.faithful},
-        "generation": None if result.generation is None else [round(p, 6) for p in result.generation.tolist()],
+        "generation": rounded(result.generation),
         "steps": _steps(result, logprobs, history),
     }
 
@@ -117,8 +118,8 @@ def text_classification(library: Library, model: ModelEntry, text: str) -> dict[
         "label": result.label,
         "probabilities": result.probabilities,
         "words": loaded.tokenizers.source.pieces([int(x) for x in result.numbers]),
-        "weights": _numbers(result.weights),
-        "static": _numbers(result.static),
+        "weights": rounded(result.weights),
+        "static": rounded(result.static),
         **_label_contributions(loaded, text, len(result.numbers)),
     }
 
@@ -141,7 +142,7 @@ def _label_contributions(loaded: Pretrained, text: str, tokens: int) -> dict[str
             why = "this classifier does not pool its tokens by one attention"
             return {"contributions": None, "contributions_missing": why}
         explained = call_contributions(calls[0])
-        contributions[label] = _numbers(explained.contributions.dense().sum(0)[0])
+        contributions[label] = rounded(explained.contributions.dense().sum(0)[0])
         error, budget = max(error, explained.error), explained.budget
     return {"contributions": contributions, "contribution_error": error, "contribution_budget": budget}
 
@@ -170,7 +171,7 @@ def caption(library: Library, model: ModelEntry, picture: bytes) -> dict[str, An
         "words": words,
         "grid": list(weights.shape[-2:]),
         "proportions": [width, height],
-        "weights": [_numbers(cells.flatten()) for cells in weights],
+        "weights": [rounded(cells.flatten()) for cells in weights],
         "picture": "data:image/png;base64," + base64.b64encode(png.getvalue()).decode(),
     }
 
@@ -189,7 +190,7 @@ def sound_classification(library: Library, models: list[ModelEntry], sound: byte
             elif "label" not in content:
                 (result,) = classify(loaded.model, loaded.tokenizers, [path], weights=True)
                 content |= {"label": result.label, "probabilities": result.probabilities}
-                content["weights"] = _numbers(result.weights) or []
+                content["weights"] = [] if result.weights is None else rounded(result.weights)
     if "label" not in content:
         content |= {"label": "".join(x["letter"] for x in content["spelled"]), "probabilities": {}, "weights": []}
     return content
@@ -201,7 +202,7 @@ def _letters(loaded: Pretrained, path: str) -> list[dict[str, Any]]:
         return [{"letter": piece, "weights": None} for piece in result.pieces[:-1]]
     rows = result.weights.mean(0)[:-1]  # the last is </s>
     return [
-        {"letter": piece.replace("▁", " "), "weights": _numbers(row)}
+        {"letter": piece.replace("▁", " "), "weights": rounded(row)}
         for piece, row in zip(result.pieces, rows, strict=False)
     ]
 
@@ -222,7 +223,3 @@ def _uploaded_file(content: bytes) -> Iterator[str]:
             yield str(path)
         except ValueError as error:
             raise ValueError(str(error).replace(str(path), "the uploaded file")) from None
-
-
-def _numbers(x: torch.Tensor | None) -> list[float] | None:
-    return None if x is None else [float(f"{value:.6g}") for value in x.tolist()]

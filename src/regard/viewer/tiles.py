@@ -104,34 +104,21 @@ class TilePyramid:
         """The bands that these rows lie in."""
         return range(rows.start // self.band, -(-rows.stop // self.band))
 
-    def _band_rows(self, band: int) -> range:
-        return range(band * self.band, min((band + 1) * self.band, self.queries))
-
     def missing_bands(self, tile: Tile) -> list[int]:
         """The bands to pool before this tile is complete; none where it can be computed quickly without them."""
         if self.block == 1:
             return []
-        quick = self._has_states(tile.rows) or len(tile.rows) * self.keys <= 2 * BAND
+        known = self.weights.rows(as_slice(tile.rows)).state_known
+        quick = known or len(tile.rows) * self.keys <= 2 * BAND
         if quick and not self._uses_base(tile):
             return []
         return [band for band in self.bands(tile.rows) if not self.pooled[band]]
-
-    def bands_without_states(self, rows: range) -> list[int]:
-        """The bands whose row states are missing, which `weights` of these rows would have to compute first."""
-        return [band for band in self.bands(rows) if not self._has_states(self._band_rows(band))]
-
-    def _has_states(self, rows: range) -> bool:
-        return self.weights.rows(as_slice(rows)).state_known
-
-    def compute_states(self, band: int) -> None:
-        """Compute the row states of one band."""
-        self.weights.rows(as_slice(self._band_rows(band))).row_state()
 
     @torch.no_grad()
     def pool_band(self, band: int) -> None:
         """Compute one band of queries: their row states, and their part of the base level."""
         self._allocate_base()
-        rows = self._band_rows(band)
+        rows = range(band * self.band, min((band + 1) * self.band, self.queries))
         tall = self.block * max(1, TALL // self.block)
         for start in range(rows.start, rows.stop, tall):
             part = range(start, min(start + tall, rows.stop))
