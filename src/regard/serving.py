@@ -25,9 +25,9 @@ from .decoding.translation import read, translate
 from .messages import count_of
 from .seeing.align import translation_word_weights
 from .viewer.guard import LOOPBACK, Guard, RequestError
-from .viewer.jobs import unless_disconnected
 from .viewer.responses import ERRORS, JSON
 from .viewer.server import add_error_handlers
+from .viewer.tiles import unless_disconnected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

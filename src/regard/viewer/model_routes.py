@@ -20,7 +20,7 @@ from .responses import BYTES, ERRORS, JSON
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .jobs import Jobs
+    from .tiles import Jobs
 
 model_router = APIRouter(responses=ERRORS)
 UPLOAD = {"requestBody": {"required": True, "content": BYTES}}

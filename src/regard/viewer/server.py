@@ -31,9 +31,9 @@ from starlette.staticfiles import StaticFiles
 from .. import __version__
 from ..messages import problem_sentence
 from .guard import ANY_ADDRESS, LOOPBACK, ClientDisconnected, Guard, RequestError
-from .jobs import Jobs
 from .model_routes import model_router
 from .responses import JSON, SCRIPT, STATIC
+from .tiles import Jobs
 from .trace_routes import call_router, trace_router
 
 if TYPE_CHECKING:

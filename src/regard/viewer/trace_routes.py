@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from .jobs import Jobs
+    from .tiles import Jobs
     from .traces import TraceView
 
 T = TypeVar("T")
