@@ -12,7 +12,7 @@ import regard
 from regard.attention import Contributions
 from regard.seeing import load_trace
 from regard.seeing.analysis import Patterns
-from regard.viewer import guard, outputs, trace_routes
+from regard.viewer import guard, model_routes, trace_routes
 from regard.viewer.contributions import contribution_run, trace_answers
 from regard.viewer.guard import RequestError
 from regard.viewer.library import Library, installed_models
@@ -241,7 +241,7 @@ def test_missing_contributions_of_a_classifier_have_a_reason(app: FastAPI, monke
     def refuse(*args: object) -> None:
         raise RequestError(422, "no gradient reaches it")
 
-    monkeypatch.setattr(outputs, "backward_run", refuse)
+    monkeypatch.setattr(model_routes, "backward_run", refuse)
     (result,) = json_of(post(app, "/api/classify", body))["classifications"]
     assert (result["contributions"], result["contributions_missing"]) == (None, "no gradient reaches it")
 
