@@ -17,7 +17,7 @@ from benchmarks.prepare_pairs import write_pairs
 from regard.data import EncodedCorpus, TokenizerPair
 from regard.data.batches import Batches
 from regard.data.blocks import CorpusPart, PairStream
-from regard.training.streams import buffer_chunks
+from regard.training.batches import buffer_chunks
 
 TOKENS = 25_000  # of a batch
 PROCESSES = 8
