@@ -43,7 +43,7 @@ def texts(count: int, seed: int) -> list[tuple[str, str]]:
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_blocks, "BLOCK_LINES", 7)
+    monkeypatch.setattr(corpus_blocks, "BLOCK_ROWS", 7)
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ from regard.data import blocks, preparation
 from regard.data.blocks import CorpusPart, Split
 from regard.data.cache import PreparationCache
 print("main", flush=True)
-preparation.SMALL, blocks.BLOCK_LINES = 0, 10
+preparation.SMALL, blocks.BLOCK_ROWS = 0, 10
 folder = Path(sys.argv[1])
 part = CorpusPart((str(folder / "train.tsv"),), (0, 1))
 cache = PreparationCache(folder / "cache")

@@ -26,6 +26,7 @@ File = str | os.PathLike[str]
 
 _SIDES = ("the source side", "the target side")  # what has no columns to be named by
 _LINK = re.compile(r"(\d+)-(\d+)")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class BadRowError(ValueError):
@@ -163,9 +164,11 @@ def _pair(cells: Cells, row: int, where: str, names: tuple[str, ...]) -> Pair | 
             return RowProblem("not text", f"{name} is {text!r:.40}, not text")
         if not text or not text.strip():
             return RowProblem(f"empty {side}", f"{name} is empty")
-        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        if _SURROGATE.search(text):
             return RowProblem("undecodable bytes", f"{name} holds one half of a surrogate pair")
         sides.append(text.strip())
+    if len(sides) == len(cells):
+        return Pair(sides[0], sides[1], row, where)
     links = [None if cell is None else str(cell).split() for cell in cells[2:]]
     wrong = _link_problem(links, *(len(side.split(" ")) for side in sides))
     written = [None if some is None else " ".join(some) for some in links] + [None, None]

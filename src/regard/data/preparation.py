@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
@@ -101,12 +100,11 @@ class EncodedBlocks(IterableDataset[EncodedBlock | Exception]):
             yield error
 
     def _encoded(self, part: int, pairs: int, checked: CheckedRows, tokenizers: TokenizerPair) -> EncodedBlock:
-        split, chunk = self.split, checked.chunk
+        split, pairs_left = self.split, checked.pairs
         on_bad = split.parts[part].on_bad
-        encoded = EncodedCorpus.build_chunks(chunk.pieces(), tokenizers, longest=split.longest, on_bad=on_bad)
+        encoded = EncodedCorpus.build(pairs_left, tokenizers, longest=split.longest, on_bad=on_bad)
         kept = set(encoded.rows.tolist()) if split.keeps_pairs else set()
-        texts = zip(np.asarray(chunk.rows).tolist(), chunk.sources, chunk.targets, strict=True)
-        kept_texts = [row for row in texts if row[0] in kept]
+        kept_texts = [(pair.row, pair.source, pair.target) for pair in pairs_left if pair.row in kept]
         report = PartReport(checked.reasons, checked.first)
         return EncodedBlock(part, pairs, report, encoded.arrays(), encoded.about, kept_texts)
 

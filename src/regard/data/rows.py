@@ -15,7 +15,7 @@ import re
 import zlib
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from typing import IO, TYPE_CHECKING, Any
 
 from ..messages import count_of
@@ -187,34 +187,29 @@ class Layout:
 
     def cells(self, path: Path, rows: Iterable[tuple[int, list[str] | RowProblem]], separators: str = "tabs") -> Rows:
         """The chosen cells of rows that come with their numbers."""
+        places, last, width = self.places, max(self.places, default=0), self.width
         for number, row in rows:
             where = f"{path}:{number}"
             if number == 1 and self.header:
                 continue
             if isinstance(row, RowProblem):
                 yield where, row
-            elif max(self.places) >= len(row):
-                wanted = f"column {max(self.places)} was asked for (they count from 0, and {separators} separate them)"
+            elif last >= len(row):
+                wanted = f"column {last} was asked for (they count from 0, and {separators} separate them)"
                 yield where, RowProblem("missing column", f"the line has {count_of(len(row), 'column')}, and {wanted}")
-            elif len(row) > self.width > 0:
-                wider = f"the line has {count_of(len(row), 'column')}, and line 1 has {self.width}"
+            elif len(row) > width > 0:
+                wider = f"the line has {count_of(len(row), 'column')}, and line 1 has {width}"
                 yield where, RowProblem("ragged row", f"{wider} ({separators} separate them)")
             else:
-                yield where, [row[place] for place in self.places]
+                yield where, [row[place] for place in places]
 
 
 def tsv(path: Path, columns: Columns | None) -> Rows:
     """Lines whose cells tabs separate."""
-    yield from tsv_layout(path, columns).cells(path, tab_cells(enumerate(lines(path), 1)))
-
-
-def tsv_layout(path: Path, columns: Columns | None) -> Layout:
-    _, first = next(tab_cells(enumerate(lines(path), 1)), (1, None))
-    return Layout.of(path, columns, first)
-
-
-def tab_cells(numbered: Iterable[tuple[int, Line]]) -> Iterator[tuple[int, list[str] | RowProblem]]:
-    return ((number, line if isinstance(line, RowProblem) else line.split("\t")) for number, line in numbered)
+    rows = [line if isinstance(line, RowProblem) else line.split("\t") for line in islice(lines(path), 1)]
+    layout = Layout.of(path, columns, rows[0] if rows else None)
+    cells = (line if isinstance(line, RowProblem) else line.split("\t") for line in lines(path))
+    yield from layout.cells(path, enumerate(cells, 1))
 
 
 def csv(path: Path, columns: Columns | None) -> Rows:
@@ -269,12 +264,7 @@ class _Records:
 
 def aligned(source: Path, target: Path) -> Rows:
     """Line n of one file is the translation of line n of the other."""
-    return aligned_cells(source, target, enumerate(zip_longest(lines(source), lines(target)), 1))
-
-
-def aligned_cells(source: Path, target: Path, numbered: Iterable[tuple[int, tuple[Line | None, Line | None]]]) -> Rows:
-    """Lines of both, with their numbers; None where a file has ended."""
-    for number, (left, right) in numbered:
+    for number, (left, right) in enumerate(zip_longest(lines(source), lines(target)), 1):
         if left is None or right is None:
             short, long = (source, target) if left is None else (target, source)
             end = count_of(number - 1, "line")
@@ -291,12 +281,8 @@ def aligned_cells(source: Path, target: Path, numbered: Iterable[tuple[int, tupl
 
 def jsonl(path: Path, columns: Columns | None) -> Rows:
     """One JSON object a line; columns are keys."""
-    return json_cells(path, columns, enumerate(lines(path), 1))
-
-
-def json_cells(path: Path, columns: Columns | None, numbered: Iterable[tuple[int, Line]]) -> Rows:
     names = column_names(path, columns)
-    for number, line in numbered:
+    for number, line in enumerate(lines(path), 1):
         row: Cells | RowProblem
         try:
             row = line if isinstance(line, RowProblem) else row_cells(json.loads(line), names)
