@@ -9,8 +9,7 @@ import pytest
 
 from regard.data import blocks as corpus_blocks
 from regard.data.blocks import CorpusPart, PairStream, held_out_pairs
-from regard.data.pair_reader import BadRowError
-from regard.data.rows import DatasetSplit
+from regard.data.rows import BadRowError, DatasetSplit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..files import sha256
-from .pair_reader import OnBad, PairReader
-from .rows import DatasetSplit, Pair, count_rows, raw_lines, suffix
+from .rows import DatasetSplit, OnBad, Pair, PairReader, count_rows, raw_lines, suffix
 
 if TYPE_CHECKING:
     from collections import Counter

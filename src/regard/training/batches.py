@@ -12,8 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..data.batches import Batch
 from ..data.encoding import BpeDropout, EncodedCorpus
-from ..data.pair_reader import BadRowError
-from ..data.rows import Pair
+from ..data.rows import BadRowError, Pair
 from ..data.tokenizer_pair import TokenizerPair
 from ..files import check_files
 from ..messages import count_of

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from ..data.blocks import CorpusPart, PairStream, held_out_pairs, is_held_out
-from ..data.pair_reader import PairReader, all_bad_error
-from ..data.rows import DatasetSplit, Pair, text
+from ..data.rows import DatasetSplit, Pair, PairReader, all_bad_error, text
 from ..data.tokenizer_pair import TokenizerPair
 from ..files import sha256
 from ..messages import count_of
@@ -86,11 +85,11 @@ def read(data: Data, split: Split, source: str = "text") -> Corpus:
         return Corpus([_generator_pairs(data, split)])
     if isinstance(data, TextData | PhrasesData):
         return Corpus([PairReader(_running_text(data, split))])
-    from ..data.corpora import photos, spoken_digits
+    from ..data.corpora.published import photo_captions, spoken_digits
 
     if isinstance(data, DigitsData):
-        return Corpus([PairReader(list(spoken_digits.pairs(_data_folder(data), split, data.left_out)))])
-    return Corpus([PairReader(list(photos.pairs(_data_folder(data), split, data.language)))])
+        return Corpus([PairReader(list(spoken_digits(_data_folder(data), split, data.left_out)))])
+    return Corpus([PairReader(list(photo_captions(_data_folder(data), split, data.language)))])
 
 
 def pair_stream(data: StreamData, split: str = "train", seed: int = 0) -> PairStream:

@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..data.blocks import CorpusPart, FileScan, SampledPairs, Split
-from ..data.cache import PreparationCache, cache_key
 from ..data.encoding import EncodedCorpus
 from ..data.media import PictureReader
-from ..data.pair_reader import make_reader, skipped_rows
 from ..data.preparation import PAIRS as TEXTS
-from ..data.preparation import PartReport, prepare_split
-from ..data.rows import Pair, header_remark
+from ..data.preparation import PartReport, PreparationCache, cache_key, prepare_split
+from ..data.rows import Pair, header_remark, skipped_rows
 from ..data.tokenizer import Tokenizer
-from ..data.tokenizer_pair import FIRST, TokenizerPair, UnknownLabelError, quoted
+from ..data.tokenizer_pair import FIRST, TokenizerPair, UnknownLabelError, make_reader, quoted
 from ..decoding.load_model_and_tokenizers import find
 from ..files import read_object, replacing_folder, write_checksums, write_text
 from ..messages import count_of

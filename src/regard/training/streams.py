@@ -15,8 +15,7 @@ from torch.utils.data import Dataset
 
 from ..data.batches import Batch
 from ..data.encoding import EncodedCorpus
-from ..data.pair_reader import BadRowError
-from ..data.rows import Pair
+from ..data.rows import BadRowError, Pair
 from ..files import DamagedFileError, append_text
 from .corpora import corpus_parts, dataset_split
 from .recipe_files import folder
