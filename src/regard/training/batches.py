@@ -9,6 +9,7 @@ import os
 import re
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -16,8 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..data.batches import Batch
 from ..data.encoding import BpeDropout, EncodedCorpus
-from ..data.pair_reader import BadRowError
-from ..data.rows import Pair
+from ..data.rows import BadRowError, Pair
 from ..data.tokenizer_pair import TokenizerPair
 from ..files import DamagedFileError, append_text, check_files
 from ..messages import count_of
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ..data.blocks import CheckedRows, PairStream
-    from ..data.encoding import RowChunk
     from .distributed import Processes
     from .recipe import Recipe
     from .run import Run
@@ -253,7 +252,7 @@ class StreamUpdates(Dataset[list[Batch]]):
         """The blocks of a buffer, and whether the epoch ended with them."""
         checked: list[CheckedRows] = []
         try:
-            while sum(len(each.chunk.rows) for each in checked) < self._buffer:
+            while sum(len(each.pairs) for each in checked) < self._buffer:
                 if (block := next(self._blocks, None)) is None:
                     return checked, True
                 checked.append(block)
@@ -262,17 +261,9 @@ class StreamUpdates(Dataset[list[Batch]]):
         return checked, False
 
     def _encode(self, blocks: list[CheckedRows]) -> EncodedCorpus:
-        return EncodedCorpus.build_chunks(
-            buffer_chunks(blocks), self._tokenizers, longest=self._longest, on_bad=self._on_bad
-        )
-
-
-def buffer_chunks(blocks: list[CheckedRows]) -> Iterator[RowChunk]:
-    """The rows of blocks, numbered on from one to the next, so many at a time as are encoded together."""
-    row = 0
-    for piece in (piece for block in blocks for piece in block.chunk.pieces()):
-        yield replace(piece, rows=range(row, row + len(piece.sources)))
-        row += len(piece.sources)
+        pairs = enumerate(chain.from_iterable(block.pairs for block in blocks))  # numbered on from block to block
+        numbered = (Pair(pair.source, pair.target, row, pair.where) for row, pair in pairs)
+        return EncodedCorpus.build(numbered, self._tokenizers, longest=self._longest, on_bad=self._on_bad)
 
 
 def _agree(former: str, present: str) -> bool:
