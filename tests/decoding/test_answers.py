@@ -34,7 +34,7 @@ from regard.models import (
     RecurrentEncoderConfig,
 )
 from regard.seeing.head_report import row_and_column_tokens
-from regard.seeing.trace import load_trace
+from regard import load_trace
 from regard.viewer.traces import TraceView
 
 

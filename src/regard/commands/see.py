@@ -433,7 +433,7 @@ def _is_trace(place: str | None) -> bool:
 
 def _library(what: str | None, texts: list[str], second: str | None) -> Library:
     """The traces and models of the page: of a trace (or two), or of a model that reads the first text."""
-    from ..seeing.trace import load_trace
+    from ..seeing.storage import load_trace
     from ..viewer.library import Library, installed_models, model_at
     from ..viewer.traces import STATE, TraceView, first_trace
 
