@@ -11,6 +11,72 @@ import { pooled } from "./tiles.js";
 
 export const LATER = 5000; // milliseconds until a view may ask again for what failed
 
+/** One request at a time: `ask(run)` ends the one before. It resolves to what `run(signal)` gives, to undefined where that
+ * was ended meanwhile; `ask.end()` ends it.
+ */
+export function latest() {
+  let control = new AbortController();
+  const ask = async (run) => {
+    control.abort();
+    control = new AbortController();
+    const { signal } = control;
+    try {
+      const found = await run(signal);
+      if (!signal.aborted) return found;
+    } catch (error) {
+      if (!signal.aborted && error.name !== "AbortError") throw error;
+    }
+  };
+  return Object.assign(ask, { end: () => control.abort() });
+}
+
+/** What is asked for piece by piece: `fetch(key, signal)` gives one, `arrived()` is called when it is here. At most `most` are
+ * kept, those longest unused go first; one that `failed(error)` is asked for again when somebody looks at it later.
+ */
+export class Pieces {
+  constructor(fetch, { arrived, failed, most = Infinity }) {
+    this.fetch = fetch;
+    this.arrived = arrived;
+    this.failed = failed;
+    this.most = most;
+    this.kept = new Map(); // key → the piece; null while it is on its way, or failed
+    this.ending = new AbortController();
+  }
+
+  /** A piece; null while it is fetched. */
+  get(key) {
+    const piece = this.kept.get(key);
+    if (piece === undefined) this.load(key);
+    if (!piece) return null;
+    this.kept.delete(key);
+    this.kept.set(key, piece); // used last
+    return piece;
+  }
+
+  async load(key) {
+    this.kept.set(key, null);
+    const { signal } = this.ending;
+    try {
+      const piece = await this.fetch(key, signal);
+      if (signal.aborted) return;
+      this.kept.set(key, piece);
+      for (const [old, found] of this.kept) if (found && this.kept.size > this.most) this.kept.delete(old);
+      this.arrived();
+    } catch (error) {
+      if (signal.aborted) return;
+      setTimeout(() => signal.aborted || this.kept.delete(key), LATER);
+      this.failed(error);
+    }
+  }
+
+  /** Ends what is under way, and forgets what is here. */
+  close() {
+    this.ending.abort();
+    this.kept.clear();
+    this.ending = new AbortController();
+  }
+}
+
 /** "/api/x" and {b: 1, a: [0, 3]} → "/api/x?a=0,3&b=1": one name for one question. */
 export function keyOf(path, params = {}) {
   const parts = Object.entries(params ?? {})
@@ -23,26 +89,8 @@ export function keyOf(path, params = {}) {
 /** The numbers of an answer: bytes, or floats as Float32. */
 export function decoded(buffer, type) {
   if (type === "uint8") return new Uint8Array(buffer);
-  if (type === "float16") return halves(new Uint16Array(buffer));
+  if (type === "float16") return new Float32Array(new Float16Array(buffer));
   return new Float32Array(buffer);
-}
-
-let table = null;
-
-/** Float16 → Float32 by looking each of the 65,536 up: not every browser has Float16Array. */
-function halves(bits) {
-  if (!table) {
-    table = new Float32Array(65536);
-    for (let i = 0; i < 65536; i++) {
-      const [sign, exponent, fraction] = [i & 0x8000 ? -1 : 1, (i >> 10) & 31, i & 1023];
-      if (exponent === 0) table[i] = sign * 2 ** -24 * fraction;
-      else if (exponent === 31) table[i] = fraction ? NaN : sign * Infinity;
-      else table[i] = sign * 2 ** (exponent - 15) * (1 + fraction / 1024);
-    }
-  }
-  const out = new Float32Array(bits.length);
-  for (let i = 0; i < bits.length; i++) out[i] = table[bits[i]];
-  return out;
 }
 
 const PAUSES = [250, 500, 1000, 2000, 4000]; // milliseconds before a busy server is asked again

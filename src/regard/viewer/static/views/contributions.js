@@ -1,4 +1,5 @@
 // The switch between "looks at" and "contributes to …", with the answer that is explained: shared by several views.
+import { latest } from "../data/sources.js";
 import { answerName, fetchAnswers, plain, positionLabels, targetOf, whyNot } from "../data/tokens.js";
 import { shadeSigned } from "../draw/alignments.js";
 import { callTable, choice, el, number, proofBadge, segments } from "../draw/elements.js";
@@ -29,7 +30,7 @@ export class AnswerChoice {
     this.always = always;
     this.why = whyNot(context);
     this.asked = "";
-    this.ending = new AbortController();
+    this.request = latest();
     const kinds = [
       ["looks", "Looks at", "Colours are weights: where each head looks"],
       [
@@ -88,7 +89,7 @@ export class AnswerChoice {
   }
 
   forget() {
-    this.ending.abort();
+    this.request.end();
     this.asked = "";
     this.answers = null;
   }
@@ -96,16 +97,13 @@ export class AnswerChoice {
   async fetch(asked) {
     this.forget();
     this.asked = JSON.stringify(asked);
-    this.ending = new AbortController();
-    const { signal } = this.ending;
     this.error = "";
     this.show();
     try {
-      const answers = await fetchAnswers(this.context, asked, signal);
-      if (signal.aborted) return;
+      const answers = await this.request((signal) => fetchAnswers(this.context, asked, signal));
+      if (!answers) return;
       this.answers = answers;
     } catch (error) {
-      if (signal.aborted || error.name === "AbortError") return;
       this.error = error.message;
     }
     this.show();
@@ -192,16 +190,16 @@ export class AnswerChoice {
     const asked =
       name === "word" ? { position: now.position, word } : { position: now.position, answer: now.answer, [name]: word };
     try {
-      this.set(targetOf(await fetchAnswers(this.context, asked, this.ending.signal)));
+      const answers = await this.request((signal) => fetchAnswers(this.context, asked, signal));
+      if (answers) this.set(targetOf(answers));
     } catch (error) {
-      if (error.name === "AbortError") return;
       this.error = error.message;
       this.status.replaceChildren(this.error);
     }
   }
 
   close() {
-    this.ending.abort();
+    this.request.end();
   }
 }
 

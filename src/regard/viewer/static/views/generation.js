@@ -1,8 +1,9 @@
 // Generation: a scrubber over the tokens a model wrote, and what each looked at while it was written.
+import { latest } from "../data/sources.js";
 import { callOf, fileParts, gather, plain, sideOf } from "../data/tokens.js";
 import { Links, Rows, STRONGEST } from "../data/weights.js";
 import { drawFlow, shade, shadeSigned } from "../draw/alignments.js";
-import { context2d, inks, makeBoard, onPaper, painter, place } from "../draw/canvas.js";
+import { inks, makeBoard, onPaper, painter, place, sheet, write } from "../draw/canvas.js";
 import {
   barRow,
   bounded,
@@ -292,10 +293,9 @@ class Generation {
       .map((label, at) => ({ label, shade: this.amount(weights, at + this.first, most) }));
     const title = signed ? `contributions to ${this.answerChoice.name}` : `${this.written[this.step].label} looked at`;
     const flow = (pen) => drawFlow(pen, items, 20, 48, width - 40, palette, colors, signed);
-    const below = flow(context2d(el("canvas")));
+    const below = flow(sheet(1, 1));
     return onPaper(width, below + CHART + 30, colors.paper, (pen) => {
-      Object.assign(pen, { fillStyle: colors.ink, font: `600 16px ${colors.font}`, textBaseline: "middle" });
-      pen.fillText(title, 20, 24);
+      write(pen, title, 20, 24, { fillStyle: colors.ink, font: `600 16px ${colors.font}`, textBaseline: "middle" });
       flow(pen);
       pen.translate(20, below + 10);
       this.chartOn(pen, width - 40, CHART);
@@ -360,6 +360,7 @@ class NextTokenPanel {
   constructor(context) {
     this.context = context;
     this.temperature = 1;
+    this.request = latest();
     this.body = el("div");
     const field = slider(
       "Temperature",
@@ -399,27 +400,25 @@ class NextTokenPanel {
   }
 
   async fetch() {
-    this.running?.abort();
-    const control = new AbortController();
-    this.running = control;
     if (!this.next) this.body.replaceChildren(el("p.quietly", "Computing …"));
     try {
       const body = { model: this.model, text: this.text, temperature: this.temperature };
-      const { next } = await this.context.source.post("/api/next", body, control.signal);
-      this.next = next;
-      const rows = next.map(({ piece, share }) => {
+      const found = await this.request((signal) => this.context.source.post("/api/next", body, signal));
+      if (!found) return;
+      this.next = found.next;
+      const rows = this.next.map(({ piece, share }) => {
         const written = plain(piece) === this.chosen;
         return shareRow(written ? el("strong", `${plain(piece)} ✓`) : plain(piece), share);
       });
       this.body.replaceChildren(el("div.bars", ...rows));
     } catch (error) {
-      if (error.name !== "AbortError") this.body.replaceChildren(el("p.quietly", error.message));
+      this.body.replaceChildren(el("p.quietly", error.message));
     }
   }
 
   close() {
     clearTimeout(this.waiting);
-    this.running?.abort();
+    this.request.end();
   }
 }
 

@@ -1,6 +1,6 @@
 // Heads: lines between two columns of tokens, one colour per head; of one layer, or of two side by side.
 import { callOf, fileParts, labelAt, layerTitle, sideOf } from "../data/tokens.js";
-import { inks, onPaper } from "../draw/canvas.js";
+import { clipped, inks, onPaper, write } from "../draw/canvas.js";
 import { bounded, callChoice, el, headButtons, number, slider, tick } from "../draw/elements.js";
 import { AnswerChoice } from "./contributions.js";
 import {
@@ -448,31 +448,20 @@ function headsPicture(panels) {
   const width = scenes.reduce((sum, scene) => sum + scene.width, 0);
   const height = top + Math.max(...scenes.map((scene) => scene.height));
   return onPaper(width, height, paper, (ctx) => {
-    let x = 0;
+    ctx.save();
+    ctx.translate(0, top);
     panels.forEach((panel, at) => {
       const scene = scenes[at];
       const shown = panel.shown(scene);
-      ctx.save();
-      ctx.translate(x, top);
-      ctx.save();
-      ctx.beginPath();
-      ctx.rect(0, 0, scene.width, scene.height);
-      ctx.clip();
-      drawLines(ctx, scene, shown.links);
-      panel.drawTokens(ctx, scene, shown);
-      ctx.restore();
-      if (top) {
-        Object.assign(ctx, {
-          fillStyle: ink,
-          font: `600 14px ${font}`,
-          textAlign: "center",
-          textBaseline: "alphabetic",
-        });
-        ctx.fillText(layerTitle(panel.trace, panel.call), (scene.left + scene.right) / 2, -TITLE / 3);
-      }
-      ctx.restore();
-      x += scene.width;
+      clipped(ctx, { x: 0, y: 0, width: scene.width, height: scene.height }, () => {
+        drawLines(ctx, scene, shown.links);
+        panel.drawTokens(ctx, scene, shown);
+      });
+      const style = { fillStyle: ink, font: `600 14px ${font}`, textAlign: "center", textBaseline: "alphabetic" };
+      if (top) write(ctx, layerTitle(panel.trace, panel.call), (scene.left + scene.right) / 2, -TITLE / 3, style);
+      ctx.translate(scene.width, 0);
     });
+    ctx.restore();
   });
 }
 

@@ -2,6 +2,7 @@
 //
 // POST /api/inside answers {tokens, layers, heads, width, matrices: {name: rows}, steps: [{title, text, shows | product}],
 // next?: [{piece, share}]}; a masked entry is null.
+import { latest } from "../data/sources.js";
 import { plain } from "../data/tokens.js";
 import { inks, makeBoard, onPaper, place, shortened } from "../draw/canvas.js";
 import { bounded, choice, el, exact, headChoice, number, Player } from "../draw/elements.js";
@@ -34,6 +35,7 @@ class Inside {
     this.context = context;
     this.models = models;
     this.answer = null;
+    this.request = latest();
     this.asked = "";
     this.hover = null;
     this.begun = 0;
@@ -133,12 +135,11 @@ class Inside {
   }
 
   async ask(body) {
-    this.running?.abort();
-    const running = new AbortController();
-    this.running = running;
     this.text.textContent = "Computing …";
     try {
-      this.answer = await this.context.source.post("/api/inside", body, running.signal);
+      const answer = await this.request((signal) => this.context.source.post("/api/inside", body, signal));
+      if (!answer) return;
+      this.answer = answer;
       this.sizes = Object.fromEntries(
         Object.entries(this.answer.matrices).map(([name, rows]) => [name, [rows.length, rows[0].length]]),
       );
@@ -151,7 +152,7 @@ class Inside {
       this.begun = performance.now();
       this.show();
     } catch (error) {
-      if (error.name !== "AbortError") this.text.textContent = error.message;
+      this.text.textContent = error.message;
     }
   }
 
@@ -283,7 +284,7 @@ class Inside {
 
   destroy() {
     this.player.pause();
-    this.running?.abort();
+    this.request.end();
     this.board.close();
   }
 }

@@ -2,7 +2,7 @@
 //
 // POST /api/caption answers {text, words, grid: [h, w], weights: one list of h·w per word, picture: a data URL}. A call
 // of a trace has `grid: [h, w]` where its keys are cells of a picture, the last h·w of them, rows first.
-import { samplesOf } from "../data/sources.js";
+import { latest, samplesOf } from "../data/sources.js";
 import { callPath, fileParts, plain } from "../data/tokens.js";
 import { drawOver, within } from "../draw/alignments.js";
 import { context2d, inks, makeBoard, onPaper, place, textLines } from "../draw/canvas.js";
@@ -30,6 +30,8 @@ class PictureView {
     this.answer = last?.answer ?? null;
     this.image = last?.image ?? null;
     this.hovered = null;
+    this.asked = false;
+    this.request = latest();
     this.captioners = context.about.models.filter((model) => model.task === "caption");
     this.calls = (context.trace?.calls ?? []).filter((call) => call.grid);
     this.controls = el("div.controls");
@@ -81,7 +83,7 @@ class PictureView {
     this.controlled = "";
     this.show();
     const linked = this.samples.find(({ name }) => name === this.settings.sample);
-    const first = linked ?? (this.answer || this.call || this.running ? null : this.samples[0]);
+    const first = linked ?? (this.answer || this.call || this.asked ? null : this.samples[0]);
     if (first && first.name !== last?.name) await this.describe(first.file, first.name);
   }
 
@@ -107,12 +109,11 @@ class PictureView {
 
   /** `name` is that of a sample. @param {Blob} file */
   async describe(file, name = "") {
-    this.running?.abort();
-    const running = new AbortController();
-    this.running = running;
     this.status.textContent = "Looking …";
+    this.asked = true;
     try {
-      const answer = await this.context.source.post("/api/caption", file, running.signal);
+      const answer = await this.request((signal) => this.context.source.post("/api/caption", file, signal));
+      if (!answer) return;
       this.image = await loaded(answer.picture);
       this.answer = answer;
       last = { answer, image: this.image, name };
@@ -133,17 +134,13 @@ class PictureView {
     const key = JSON.stringify([call.id, head, query]);
     if (key === this.fetched) return;
     this.fetched = key;
-    this.running?.abort();
-    const running = new AbortController();
-    this.running = running;
+    const { source, state, trace } = this.context;
     const rows = `${query}:${query + 1}`;
+    const asked = { heads: head, entry: state.get().entry ?? 0, rows, type: "float32" };
     try {
-      const { data } = await this.context.source.array(
-        `${callPath(this.context.trace, call)}/weights`,
-        { heads: head, entry: this.context.state.get().entry ?? 0, rows, type: "float32" },
-        running.signal,
-      );
-      this.row = { query, data };
+      const found = await this.request((signal) => source.array(`${callPath(trace, call)}/weights`, asked, signal));
+      if (!found) return;
+      this.row = { query, data: found.data };
       this.show();
     } catch (error) {
       this.context.fail(error);
@@ -302,7 +299,7 @@ class PictureView {
   }
 
   destroy() {
-    this.running?.abort();
+    this.request.end();
     this.drop?.close();
     this.board.close();
   }
