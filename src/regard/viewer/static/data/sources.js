@@ -246,57 +246,15 @@ function span(text, limit) {
   return [a === "" ? 0 : Number(a), b === "" ? limit : Math.min(limit, Number(b))];
 }
 
-// A widget whose data is saved with the notebook: what it holds is answered without the kernel.
-
 const PATIENCE = 20_000; // milliseconds after which a kernel that does not answer is taken to be gone
 
-/** Answers from `file` what that holds, and asks `kernel` for the rest. */
-export class SavedSource {
-  /** @param {Source} file @param {Source} kernel */
-  constructor(file, kernel) {
-    this.file = file;
-    this.kernel = kernel;
-  }
-
-  get(path, params, signal) {
-    return this.first("get", path, params, signal);
-  }
-
-  array(path, params, signal) {
-    return this.first("array", path, params, signal);
-  }
-
-  post(path, body, signal) {
-    return within(this.kernel.post(path, body, signal), path);
-  }
-
-  async first(kind, path, params, signal) {
-    try {
-      return await this.file[kind](path, params);
-    } catch {
-      return within(this.kernel[kind](path, params, signal), keyOf(path, params));
-    }
-  }
-
-  close() {
-    this.kernel.close?.();
-  }
-}
-
-/** A promise, or an error where nothing comes of it for a while. */
-function within(promise, what) {
-  const words = `the notebook's kernel does not answer (${what.split("?")[0]}): run the cell again to see this`;
-  let timer = 0;
-  const late = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(new Error(words)), PATIENCE);
-  });
-  return Promise.race([promise, late]).finally(() => clearTimeout(timer));
-}
-
-/** A notebook: the kernel answers messages of an anywidget model, which has `send` and "msg:custom". */
+/** A notebook: the kernel answers messages of an anywidget model, which has `send` and "msg:custom". What was saved with the
+ * notebook, a `file`, is answered without it.
+ */
 export class WidgetSource {
-  constructor(model) {
+  constructor(model, file = /** @type {FileSource | null} */ (null)) {
     this.model = model;
+    this.file = file;
     this.waiting = new Map();
     // One widget may be shown twice, and each view hears the answers to both. No randomUUID: a notebook over plain http
     // has none.
@@ -313,10 +271,13 @@ export class WidgetSource {
   }
 
   async get(path, params, signal) {
-    return (await this.ask("GET", keyOf(path, params), null, signal)).json;
+    const held = await this.file?.get(path, params).catch(() => null);
+    return held ?? (await this.ask("GET", keyOf(path, params), null, signal)).json;
   }
 
   async array(path, params, signal) {
+    const held = await this.file?.array(path, params).catch(() => null);
+    if (held) return held;
     const found = await this.ask("GET", keyOf(path, params), null, signal);
     const { shape, type, peaks = [], computed = 1, note = "", buffer } = found;
     const bytes = new Uint8Array(buffer.buffer ?? buffer, buffer.byteOffset ?? 0, buffer.byteLength);
@@ -332,6 +293,8 @@ export class WidgetSource {
     const id = `${this.name}/${this.next++}`;
     return new Promise((resolve, reject) => {
       this.waiting.set(id, { resolve, reject });
+      const words = `the notebook's kernel does not answer (${path.split("?")[0]}): run the cell again to see this`;
+      if (this.file) setTimeout(() => this.waiting.delete(id) && reject(new Error(words)), PATIENCE);
       signal?.addEventListener("abort", () => {
         if (!this.waiting.delete(id)) return;
         this.model.send({ id, method: "CANCEL" });

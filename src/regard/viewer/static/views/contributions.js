@@ -2,7 +2,7 @@
 import { latest } from "../data/sources.js";
 import { answerName, fetchAnswers, plain, positionLabels, targetOf, whyNot } from "../data/tokens.js";
 import { shadeSigned } from "../draw/alignments.js";
-import { callTable, choice, el, number, proofBadge, segments } from "../draw/elements.js";
+import { callTable, choice, el, number, proofBadge, refill, segments } from "../draw/elements.js";
 
 const OTHER = "?"; // the option for a word that is not listed
 /** The words between the fields. A model without an output layer has no answer: the similarity of two vectors is explained. */
@@ -127,17 +127,13 @@ export class AnswerChoice {
       ...(waits ? [el("progress", { "aria-label": "Computing" }), " The model runs forward and backward …"] : []),
       on ? why || this.error || missing : "",
     );
+    if (on && !why && !answers) return; // while it computes, and where it failed, the fields stay
     const stamp = on && answers ? JSON.stringify([answers, this.fixed]) : "";
-    if (stamp === this.stamp) return;
-    if (stamp || !waits) this.stamp = stamp; // while it computes, the fields stay: one of them may be in use
-    if (!on || why) this.fields.replaceChildren();
-    else if (answers) this.showFields(answers);
+    refill(this.fields, stamp, () => (answers && on && !why ? this.fieldsOf(answers) : []));
   }
 
   /** @param {Answers} answers */
-  showFields(answers) {
-    const all = () => /** @type {any[]} */ ([...this.fields.querySelectorAll("select, input")]);
-    const held = all().indexOf(document.activeElement);
+  fieldsOf(answers) {
     const now = targetOf(answers);
     const listed = answers.answers.map(({ id, piece, share, score }) => [
       String(id),
@@ -155,8 +151,7 @@ export class AnswerChoice {
       id === OTHER ? this.askWord("minus_word") : this.set({ ...now, minus: id === "" ? null : Number(id) }),
     );
     answer.lastElementChild?.setAttribute("aria-label", "Answer");
-    this.fields.replaceChildren(...(similar ? [...place, answer, less] : [answer, less, ...place]));
-    all()[held]?.focus();
+    return similar ? [...place, answer, less] : [answer, less, ...place];
   }
 
   /** Where the answer stands, unless the view says it or there is only one place. */

@@ -1,7 +1,7 @@
 // Heads: lines between two columns of tokens, one colour per head; of one layer, or of two side by side.
 import { callOf, fileParts, labelAt, layerTitle, sideOf } from "../data/tokens.js";
 import { clipped, inks, onPaper, write } from "../draw/canvas.js";
-import { bounded, callChoice, el, headButtons, number, slider, tick } from "../draw/elements.js";
+import { bounded, callChoice, el, headButtons, number, refill, slider, tick } from "../draw/elements.js";
 import { AnswerChoice } from "./contributions.js";
 import {
   drawLines,
@@ -370,16 +370,11 @@ function headsControls(state, { mute, compare, openMaps }) {
     "Settings",
   );
   const root = el("div.controls", callBox, comparison, otherBox, fold, more, buttons.every);
-  let known = "";
-  /** The menus of the layer and of a second one; made anew only where `stamp` is another: one of them may be in use. */
+  /** The menus of the layer and of a second one. */
   const showLayers = (stamp, first, second) => {
-    if (stamp === known) return;
-    known = stamp;
-    const held = [callBox, otherBox].find((box) => box.contains(document.activeElement));
-    callBox.replaceChildren(first);
-    otherBox.replaceChildren(...(second ? [second] : []));
+    refill(callBox, stamp, () => [first]);
+    refill(otherBox, stamp, () => (second ? [second] : []));
     otherBox.hidden = !second;
-    held?.querySelector("select")?.focus();
   };
   return { root, more, comparison, showLayers, buttons, mass, sink, showSpecial };
 }

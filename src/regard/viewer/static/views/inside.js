@@ -5,7 +5,7 @@
 import { latest } from "../data/sources.js";
 import { plain } from "../data/tokens.js";
 import { inks, makeBoard, onPaper, place, shortened } from "../draw/canvas.js";
-import { bounded, choice, el, exact, headChoice, number, Player } from "../draw/elements.js";
+import { bounded, choice, el, exact, headChoice, number, Player, refill } from "../draw/elements.js";
 
 /** @type {View} */
 export const inside = {
@@ -55,8 +55,8 @@ class Inside {
       this.input.readOnly = true;
       this.input.title = "A text that was prepared. For one of your own, install regard and run: regard view";
     }
-    this.chosers = el("span.samples");
-    this.controls = el("div.controls", this.input, this.chosers);
+    this.choosers = el("span.samples");
+    this.controls = el("div.controls", this.input, this.choosers);
     this.play = el("button", { onclick: () => this.toggle() }, "Play");
     this.player = new Player(this.play, PACE, () => this.forward());
     this.list = el("div.inside-steps", { role: "group", "aria-label": "Steps", "data-arrows": true });
@@ -161,14 +161,11 @@ class Inside {
     const numbers = (count) => Array.from({ length: count }, (_, i) => [i, String(i)]);
     const names = this.models.map((one) => [one.name, one.title]);
     const stamp = JSON.stringify([model.name, layer, head, this.answer?.heads]);
-    if (stamp !== this.controlled) {
-      this.controlled = stamp;
-      this.chosers.replaceChildren(
-        choice("Model", names, model.name, (name) => this.set({ model: name, layer: 0, head: 0 })),
-        choice("Layer", numbers(model.layers), layer, (value) => this.set({ layer: Number(value) })),
-        headChoice(this.answer?.heads ?? head + 1, head, (value) => this.set({ head: value })),
-      );
-    }
+    refill(this.choosers, stamp, () => [
+      choice("Model", names, model.name, (name) => this.set({ model: name, layer: 0, head: 0 })),
+      choice("Layer", numbers(model.layers), layer, (value) => this.set({ layer: Number(value) })),
+      headChoice(this.answer?.heads ?? head + 1, head, (value) => this.set({ head: value })),
+    ]);
     if (!this.answer) return;
     const step = this.answer.steps[this.step];
     this.list.replaceChildren(

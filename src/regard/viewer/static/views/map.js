@@ -1,6 +1,6 @@
 // Map: the whole matrix of one head, from all of it down to single weights with their tokens; two heads in step.
-import { levelAt, Tiles, WordTiles } from "../data/tiles.js";
-import { callOf, callPath, chosenQuery, fileParts, isNumbered, labelAt, ownName, sideOf } from "../data/tokens.js";
+import { levelAt, Tiles, wordSource } from "../data/tiles.js";
+import { callOf, callPath, chosenQuery, fileParts, labelAt, layerTitle, sideOf } from "../data/tokens.js";
 import { clipped, inks, makeBoard, onPaper, painter, place, write } from "../draw/canvas.js";
 import { least, marks, SHADES, shader } from "../draw/colors.js";
 import {
@@ -12,6 +12,7 @@ import {
   exact,
   headChoice,
   number,
+  refill,
   segments,
   tick,
 } from "../draw/elements.js";
@@ -147,9 +148,9 @@ class MapView {
   show(at) {
     const { trace, call, head, entry } = this.shownTarget(at);
     const [title, stage] = /** @type {HTMLElement[]} */ ([...this.columns[at].children]);
-    const own = `${isNumbered(trace) ? `Layer ${call.layer}` : ownName(trace, call)} · head ${head}`;
+    const name = `${layerTitle(trace, call)} · head ${head}`;
     title.title = call.name;
-    title.textContent = trace === this.context.trace ? own : `${trace.title} · ${own}`;
+    title.textContent = trace === this.context.trace ? name : `${trace.title} · ${name}`;
     if (!this.panels[at]) {
       stage.replaceChildren();
       this.panels[at] = new MapPanel(stage, () => ({ ...this.look(), peak: this.look().peak(at) }));
@@ -165,12 +166,13 @@ class MapView {
     this.shown[at] = key;
     const [query, side] = ["query", "key"].map((which) => sideOf(trace, call, which, words ? "word" : "token"));
     const path = callPath(trace, call);
-    const asked = target
-      ? [this.context.source, `${path}/contributions`, call, { head, pool, ...target }]
-      : [this.context.source, path, call, { head, entry, pool }];
+    const params = { head, pool, ...(target ?? { entry }) };
+    const root = target ? `${path}/contributions` : path;
+    const { source } = this.context;
     const sides = { query, key: side };
-    const tiles = words ? new WordTiles(...asked, sides, this.redraw) : new Tiles(...asked, this.redraw);
-    panel.show(tiles, sides);
+    const between = { queries: query.labels.length, keys: side.labels.length };
+    const own = words ? wordSource(source, root, params, call.keys, sides) : source;
+    panel.show(new Tiles(own, root, words ? between : call, params, this.redraw), sides);
   }
 
   /** What the server said of the contributions of the call of a map; null where its weights are shown. */
@@ -413,12 +415,8 @@ class MapControls {
     const { pool, shade, other } = view.settings;
     const { call, head } = view.context.state.get();
     const stamp = JSON.stringify([pool, shade, other, call, head, view.panels.length]);
-    if (stamp === this.stamp) return; // made anew only where something changed: one of them may be in use
-    this.stamp = stamp;
-    const all = () => /** @type {any[]} */ ([...this.root.querySelectorAll("select, button, input")]);
-    const held = all().indexOf(document.activeElement);
     const set = (name) => (value) => view.set({ [name]: value });
-    this.root.replaceChildren(
+    refill(this.root, stamp, () => [
       ...this.choosers(0),
       labelled("Cells show the", segments("Pooling", POOLINGS, pool, set("pool"))),
       labelled("Colour scale", segments("Shade", Object.entries(SHADES), shade, set("shade"))),
@@ -426,8 +424,7 @@ class MapControls {
       this.finder,
       tick("Compare", Boolean(other), (on) => view.compare(on), "a second head or model, moved in step (c)"),
       ...(other ? [el("span.map-with", el("span.joining", "with"), ...this.choosers(1))] : []),
-    );
-    all()[held]?.focus();
+    ]);
   }
 
   /** Which layer and head the first or the second map shows; of the second also which trace. */

@@ -6,7 +6,7 @@ import { latest, samplesOf } from "../data/sources.js";
 import { callPath, fileParts, plain } from "../data/tokens.js";
 import { drawOver, within } from "../draw/alignments.js";
 import { context2d, inks, makeBoard, onPaper, place, textLines } from "../draw/canvas.js";
-import { bounded, callChoice, el, headChoice, makeDrop, number, tick } from "../draw/elements.js";
+import { bounded, callChoice, el, headChoice, makeDrop, number, refill, tick } from "../draw/elements.js";
 
 /** @type {View} */
 export const picture = {
@@ -80,7 +80,6 @@ class PictureView {
   /** The pictures that ship. A link names the one that is shown; where nothing is, the first is described. */
   async offerSamples() {
     this.samples = await samplesOf(this.context.source, "pictures");
-    this.controlled = "";
     this.show();
     const linked = this.samples.find(({ name }) => name === this.settings.sample);
     const first = linked ?? (this.answer || this.call || this.asked ? null : this.samples[0]);
@@ -180,10 +179,8 @@ class PictureView {
     const { call } = this;
     const own = !this.answer && call;
     const { head = 0 } = this.context.state.get();
-    const stamp = JSON.stringify([own && call.id, head, smooth, Boolean(this.answer)]);
-    if (stamp === this.controlled) return;
-    this.controlled = stamp;
-    this.controls.replaceChildren(
+    const stamp = JSON.stringify([own && call.id, head, smooth, Boolean(this.answer), this.samples.length]);
+    refill(this.controls, stamp, () => [
       ...(this.drop ? [this.drop.root] : []),
       ...this.samples.map(({ name, file }) => el("button.sample", { onclick: () => this.describe(file, name) }, name)),
       ...(own
@@ -196,15 +193,13 @@ class PictureView {
         : []),
       tick("Smooth", smooth, (on) => this.set({ smooth: on }), "blend the cells of the grid into one another"),
       this.status,
-    );
+    ]);
   }
 
   showStrip() {
     const buttons = wordButtons(this);
     if (this.drop && !buttons.length) return this.strip.replaceChildren(el("p.quietly", SCENES));
-    const held = /** @type {any[]} */ ([...this.strip.children]).indexOf(document.activeElement);
-    this.strip.replaceChildren(...buttons);
-    buttons[held]?.focus();
+    refill(this.strip, {}, () => buttons);
   }
 
   step(by) {
