@@ -12,7 +12,7 @@ import {
   STATISTIC_MEANINGS,
   sideOf,
 } from "../data/tokens.js";
-import { context2d } from "../draw/canvas.js";
+import { context2d, inks, onPaper, shortened } from "../draw/canvas.js";
 import { colored } from "../draw/colors.js";
 import { answerLine, choice, counted, el, number, segments, table } from "../draw/elements.js";
 
@@ -263,7 +263,7 @@ class Model {
   picture() {
     const title = (call) => (isNumbered(this.trace) ? "" : call.name);
     const rows = this.state.sort ? null : this.trace.calls.map((call) => [call, title(call)]);
-    return modelPicture(this.order, rows, getComputedStyle(this.grid));
+    return modelPicture(this.order, rows, this.grid);
   }
 
   legend() {
@@ -544,55 +544,31 @@ export function badge({ label, common }) {
 }
 
 const [SIZE, GAP, LINE] = [64, 8, 12]; // pixels
-const LETTER = 6; // pixels of one, at most on average
-const LETTERS = 12; // that fit below a map
 const ACROSS = 12; // maps in a row, where they are sorted
+const LEAST = 6; // maps that have room beside one another: of a model of one head its names need it
 
 /** `cells` in order, each with call, head, canvas, caption, score and badges; `rows`: [[call, its title], …] or null. */
-function modelPicture(cells, rows, style) {
+function modelPicture(cells, rows, node) {
+  const { ink, paper, font } = inks(node);
   const across = rows ? Math.max(...rows.map(([call]) => call.heads)) : ACROSS;
   const top = rows?.some(([, title]) => title) ? LINE + 4 : 0;
-  const texts = new Map(cells.map((cell) => [cell, [...wrapped(cell.caption), ...below(cell)]]));
-  const high = top + SIZE + LINE * Math.max(...[...texts.values()].map((lines) => lines.length)) + GAP;
+  const below = ({ score, badges }) => (score == null ? badges.map(({ label }) => label) : [number(score)]);
+  const high = top + SIZE + LINE * (1 + Math.max(...cells.map((cell) => below(cell).length))) + GAP;
   const placed = cells.map((cell, at) => {
-    const [x, y] = rows
-      ? [cell.head, rows.findIndex(([call]) => call === cell.call)]
-      : [at % across, Math.floor(at / across)];
-    return { cell, x: GAP + x * (SIZE + GAP), y: GAP + y * high };
+    const row = rows ? rows.findIndex(([call]) => call === cell.call) : Math.floor(at / across);
+    return { cell, x: GAP + (rows ? cell.head : at % across) * (SIZE + GAP), y: GAP + row * high };
   });
-  const title = Math.max(0, ...(rows ?? []).map(([, words]) => words.length)) * LETTER;
-  const width = GAP + Math.max(across * (SIZE + GAP), title + GAP);
-  const height = GAP + Math.max(...placed.map(({ y }) => y)) + high;
-  const of = (name) => style.getPropertyValue(name).trim();
-  const draw = (ctx) => {
-    ctx.fillStyle = of("--paper");
-    ctx.fillRect(0, 0, width, height);
-    ctx.font = `10px ${of("--sans")}`;
-    ctx.textBaseline = "top";
-    ctx.imageSmoothingEnabled = false;
-    for (const { cell, x, y } of placed) ctx.drawImage(cell.canvas, x, y + top, SIZE, SIZE);
-    ctx.fillStyle = of("--ink");
-    for (const { cell, x, y } of placed)
-      texts.get(cell).forEach((line, at) => ctx.fillText(line, x, y + top + SIZE + 3 + at * LINE));
-    rows?.forEach(([, title], at) => title && ctx.fillText(title, GAP, GAP + at * high));
-  };
-  return { width, height, draw };
-}
-
-function below({ score, badges }) {
-  return score == null ? badges.map(({ label }) => label) : [number(score)];
-}
-
-/** Lines of a name: broken after its dots, and inside a part only where that is longer than a line. */
-function wrapped(name) {
-  const parts = /** @type {string[]} */ (name.match(/[^.]*\.?/g));
-  const lines = [""];
-  for (const part of parts.flatMap((piece) => piece.match(new RegExp(`.{1,${LETTERS}}`, "g")) ?? [])) {
-    const last = lines[lines.length - 1];
-    if (last && last.length + part.length > LETTERS) lines.push("");
-    lines[lines.length - 1] += part;
-  }
-  return lines;
+  const [width, height] = [GAP + Math.max(across, LEAST) * (SIZE + GAP), Math.max(...placed.map(({ y }) => y)) + high];
+  return onPaper(width, height, paper, (pen) => {
+    Object.assign(pen, { font: `10px ${font}`, textBaseline: "top", fillStyle: ink, imageSmoothingEnabled: false });
+    for (const { cell, x, y } of placed) {
+      pen.drawImage(cell.canvas, x, y + top, SIZE, SIZE);
+      [cell.caption, ...below(cell)].forEach((line, at) =>
+        pen.fillText(shortened(pen, line, SIZE + GAP), x, y + top + SIZE + 3 + at * LINE),
+      );
+    }
+    rows?.forEach(([, title], at) => pen.fillText(shortened(pen, title, width - GAP), GAP, GAP + at * high));
+  });
 }
 
 /** A row for each head, in this order: its statistics, the scores of its patterns, and its labels. */
