@@ -77,7 +77,7 @@ def rounded(x: Any, digits: int = 6) -> Any:
 
 
 class Array(Response):
-    """A tensor as little-endian bytes, with what they mean in headers.
+    """A tensor as little-endian bytes, with what they mean in headers (docs/http_api.md).
 
     As "uint8" a weight w is round(255·√(w / peak)), with one peak for each leading index: small weights stay visible,
     and the square root of w / peak is exact to 1/255.
@@ -126,26 +126,10 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         (503, "Too many requests are waiting, or the answer took too long"),
     )
 }
-HEADERS = {
-    "X-Shape": {"description": "The shape, such as 12,512,512", "schema": {"type": "string"}},
-    "X-Type": {"description": "float32, float16 or uint8, little-endian", "schema": {"type": "string"}},
-    "X-Peaks": {
-        "description": "For uint8: w = peak · (x / 255)², one peak for each matrix",
-        "schema": {"type": "string"},
-    },
-}
 BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-ARRAY: dict[int | str, dict[str, Any]] = {
-    200: {"description": "The numbers", "content": BYTES, "headers": HEADERS},
-}
-TILE: dict[int | str, dict[str, Any]] = {
-    **ARRAY,
-    202: {
-        "description": "A part is not computed yet (X-Computed: the fraction that is); request it again for the rest",
-        "content": BYTES,
-        "headers": HEADERS,
-    },
-}
+ARRAY: dict[int | str, dict[str, Any]] = {200: {"description": "The numbers", "content": BYTES}}
+PART = "A part is not computed yet (X-Computed: the fraction that is); request it again for the rest"
+TILE: dict[int | str, dict[str, Any]] = {**ARRAY, 202: {"description": PART, "content": BYTES}}
 
 
 ARRAY_METADATA = ("shape", "type", "peaks", "computed", "note")
