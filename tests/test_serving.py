@@ -26,7 +26,7 @@ from regard.decoding.beam import check_step
 from regard.decoding.classification import classify
 from regard.seeing.align import translation_word_weights
 from regard.serving import Metrics, ServedModel, Settings, create_serve_app
-from regard.viewer.server import AppServer, running
+from regard.viewer.server import AppServer
 from tests.support.small_translators import TEXTS as SMALL_TEXTS
 from tests.support.small_translators import save_exported_run
 
@@ -71,7 +71,7 @@ def model() -> ServedModel:
 
 @contextmanager
 def served(model: Any, **options: Any) -> Iterator[AppServer]:
-    with running(AppServer(partial(create_serve_app, model, **options), token="secret", drain=0.5)) as server:
+    with AppServer(partial(create_serve_app, model, **options), token="secret", drain=0.5) as server:
         yield server
 
 

@@ -44,8 +44,9 @@ LARGE = 240
 """Cells of the Model view's large map (views/model/model.js)."""
 
 
-def _tiles(queries: int, keys: int, size: int) -> list[Tile]:
+def _tiles(shape: tuple[int, ...], size: int) -> list[Tile]:
     """The map's tiles of every level that has at most `size` cells along a side, and the Model view's large map."""
+    *_, queries, keys = shape
     longest, level = max(queries, keys), 0
     while SIDE << level < longest:
         level += 1
@@ -169,7 +170,7 @@ async def _responses(app: FastAPI, trace: TraceView, size: int, title: str) -> d
     console = Console(stderr=True)
     hidden = not (title and large and (console.is_terminal or console.is_jupyter))
     for entry, at, head in track(large, title, console=console, transient=True, disable=hidden):
-        for tile, pool in product(_tiles(*trace.seen[at].shape[-2:], size), get_args(Pool)):
+        for tile, pool in product(_tiles(trace.seen[at].shape, size), get_args(Pool)):
             # Sorted by name, as in the keys of the page (keyOf in data/sources.js).
             parameters = sorted({**asdict(tile), "entry": entry, "head": head, "pool": pool}.items())
             query = "&".join(f"{name}={value}" for name, value in parameters)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import torch
 from fastapi import Response
@@ -158,27 +157,21 @@ async def request(
     app: FastAPI, method: str, url: str, body: bytes = b"", content_type: str = "application/json"
 ) -> ClientResponse:
     """Send one request; a client that leaves cancels the task."""
-    parts = urlsplit(url)
+    path, _, query = url.partition("?")
+    headers = {"host": "localhost", "content-type": content_type, "content-length": str(len(body))}
     scope = {
         "type": "http",
-        "http_version": "1.1",
         "method": method,
-        "scheme": "http",
-        "path": parts.path,
-        "raw_path": parts.path.encode(),
-        "root_path": "",
-        "query_string": parts.query.encode(),
-        "headers": Headers({"host": "localhost", "content-type": content_type, "content-length": str(len(body))}).raw,
-        "server": ("127.0.0.1", 80),
+        "path": path,
+        "query_string": query.encode(),
+        "headers": Headers(headers).raw,
     }
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
     start: dict[str, Any] = {}
     chunks: list[bytes] = []
 
     async def receive() -> Message:
-        while not messages:
-            await asyncio.sleep(3600)
-        return messages.pop()
+        return messages.pop() if messages else await asyncio.get_running_loop().create_future()
 
     async def send(message: Message) -> None:
         start.update(message if message["type"] == "http.response.start" else {})
