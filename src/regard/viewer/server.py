@@ -177,8 +177,8 @@ REDIRECT = (
 
 
 class AppServer:
-    """Serves an application: binds its socket at once, so that its address is known; answers once `run` is called, or in
-    a `with` block, from a thread of its own.
+    """Serves an application: binds its socket at once, so that its address is known; answers once `run` is called, or
+    in a `with` block, from a thread of its own.
 
     `make_app` gets the names that a Host header may have, the token and the port, once the port is known to be free.
     With `token` True a new one is made. `names` are further names of the server; `drain` are the seconds that open
