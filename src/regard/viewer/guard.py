@@ -50,10 +50,6 @@ TRACES = 16
 """Traces of texts read through the page; the oldest is removed first. Pinned traces are not counted."""
 PLACES = 1 << 20
 """Queries, or keys, of a call."""
-MATRICES = 1 << 16
-"""Batch entries × heads of one call."""
-VECTORS = 1 << 33
-"""Bytes of one call's queries, or keys, over all heads."""
 EXPLAINED = 1024
 """Tokens of a text whose contributions are computed: a backward pass keeps what every layer computed."""
 MEMORY = 1 << 30
