@@ -25,9 +25,9 @@ from .decoding.translation import read, translate
 from .messages import count_of
 from .seeing.align import translation_word_weights
 from .viewer.guard import LOOPBACK, Guard, RequestError
-from .viewer.jobs import unless_disconnected
 from .viewer.responses import ERRORS, JSON
 from .viewer.server import add_error_handlers
+from .viewer.tiles import unless_disconnected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -366,7 +366,7 @@ def create_serve_app(
         app.add_api_route(path, function, methods=[method], response_model=dict[str, Any], responses=errors)
     add_error_handlers(app)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
-    guard: dict[str, Any] = {"hosts": hosts, "token": token, "port": port, "body_limit": lambda path: BODY}
-    app.add_middleware(Guard, **guard, command="regard serve", page=False, open_paths=frozenset({"/health"}))
+    guard: dict[str, Any] = {"hosts": hosts, "token": token, "port": port, "body": BODY}
+    app.add_middleware(Guard, **guard, page=False, open_paths=frozenset({"/health"}))
     app.state.observe = partial(metrics.observe_request, task=f"/{model.task}")
     return app

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -421,7 +422,9 @@ def view(
     first = "heads" if what is not None and library.traces and "view" not in library.opening else ""
     server = Server(library, host, port, view=first, token=token, names=name or ())
     typer.echo(f"regard view: {server.url}\nCtrl-C ends it")
-    server.run(server.open if browser else None)
+    if browser:
+        threading.Thread(target=server.open, daemon=True).start()  # a browser in the terminal does not return
+    server.run()
 
 
 def _is_trace(place: str | None) -> bool:

@@ -68,6 +68,14 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def rounded(x: Any, digits: int = 6) -> Any:
+    """A tensor as lists of numbers of so many digits; None for NaN, infinity and None."""
+    x = x.tolist() if isinstance(x, torch.Tensor) else x
+    if isinstance(x, list):
+        return [rounded(value, digits) for value in x]
+    return None if x is None or not math.isfinite(x) else float(f"{x:.{digits}g}")
+
+
 class Array(Response):
     """A tensor as little-endian bytes, with what they mean in headers.
 
@@ -92,8 +100,6 @@ class Array(Response):
             kind = {"float32": torch.float32, "float16": torch.float16}[type]
             numbers = x.to(kind).contiguous().numpy()
             numbers = numbers.astype(numbers.dtype.newbyteorder("<"), copy=False)
-        self.computed = computed
-        self.metadata = {"shape": list(x.shape), "type": type, "peaks": peaks} | ({"note": note} if note else {})
         headers = {"X-Shape": ",".join(map(str, x.shape)), "X-Type": type, "Cache-Control": "no-store"}
         headers |= {"X-Peaks": ",".join(f"{peak:.6g}" for peak in peaks)} if peaks else {}
         headers |= {"X-Computed": f"{computed:.4f}"} if computed < 1 else {}

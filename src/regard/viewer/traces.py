@@ -19,6 +19,7 @@ from ..seeing.patterns import THRESHOLDS, Patterns
 from ..seeing.text_models import WORD_START, TokenizedText
 from ..seeing.trace import load_trace
 from . import guard
+from .responses import rounded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -284,13 +285,13 @@ class TraceView:
             "id": str(number),
             "rows": rows,
             "of": queries,
-            "entropy": _list(stats.entropy.mean(-1)),
-            "confidence": _list(stats.top.values[..., 0].mean(-1)),
-            "sink": _list(stats.received[:, 0] / rows),
+            "entropy": rounded(stats.entropy.mean(-1)),
+            "confidence": rounded(stats.top.values[..., 0].mean(-1)),
+            "sink": rounded(stats.received[:, 0] / rows),
         }
         if prompt < queries:  # for generated tokens: how much of their weight is on the prompt
             later = self.weights(number, entry).rows(slice(max(prompt, queries - rows), queries))
-            content["prompt"] = _list(later.on(range(min(prompt, keys))).mean(-1))
+            content["prompt"] = rounded(later.on(range(min(prompt, keys))).mean(-1))
         return content
 
     def patterns(self, entry: int) -> dict[str, Any]:
@@ -356,11 +357,6 @@ def _check(call: Call) -> None:
 
 def _no_patterns(why: str) -> dict[str, Any]:
     return {"heads": [], "thresholds": THRESHOLDS, "why": why}
-
-
-def _list(x: torch.Tensor) -> list[float | None]:
-    """Six digits; None where it is not defined, such as the entropy of negative weights."""
-    return [round(value, 6) if math.isfinite(value) else None for value in x.float().cpu().tolist()]
 
 
 FOLDER = Path(__file__).parent / "data" / "minilm_cat_trace"
