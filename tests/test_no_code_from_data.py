@@ -45,6 +45,7 @@ LOADERS = {
     "decoding/load_model_and_tokenizers.py": "JSON and TOML",
     "demo.py": "a folder of a model of regard",
     "files.py": "JSON",
+    "learn/check.py": "TOML of the package",
     "models/picture_encoders.py": "torch.load with weights_only=True",
     "models/pretrained.py": "JSON and safetensors; model types are a fixed list; plug-ins (plugins.py) need the user's "
     "permission, by the name of their package",
