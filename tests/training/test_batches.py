@@ -13,7 +13,6 @@ import pytest
 
 from regard.data import Pair, TokenizerPair
 from regard.data.blocks import CheckedRows, held_out_pairs
-from regard.data.encoding import row_chunks
 from regard.training import Run, fit, recipe_files
 from regard.training.batches import StreamPosition, StreamPositions, StreamUpdates, pin_revision
 from regard.training.corpora import pair_stream
@@ -142,7 +141,7 @@ class EndlessStream:
         while True:
             self.read += 1
             rows = [Pair("ba be", "baba bebe", row) for row in range(50)]
-            yield CheckedRows(next(row_chunks(rows)), Counter(), {})
+            yield CheckedRows(rows, Counter(), {})
 
 
 def test_no_more_than_a_buffer_is_read_ahead(tmp_path: Path) -> None:
@@ -233,7 +232,7 @@ def test_a_file_of_two_patterns_is_read_once(tmp_path: Path) -> None:
     data = 'train = ["train-0.tsv", "train-*.tsv"]\nvalid_pairs = 6'
     recipe: Any = recipe_files.load_recipe(recipe_file(tmp_path, data))
     stream = pair_stream(recipe.data)
-    rows = [pair for block in stream.blocks(0) for pair in zip(block.chunk.sources, block.chunk.targets, strict=True)]
+    rows = [pair for block in stream.blocks(0) for pair in block.pairs]
     assert len(rows) == 3 * 80 - 6
     assert [[pair.source, pair.target] for pair in held_out_pairs(stream)] == pairs_of(tmp_path / "train-0.tsv")[:6]
 

@@ -92,7 +92,7 @@ def test_a_second_run_takes_everything_from_the_cache(
 ) -> None:
     first, _ = prepare(file, tmp_path / "first")
     monkeypatch.setattr(TokenizerPair, "train", lambda *_, **__: pytest.fail("the vocabulary is in the cache"))
-    monkeypatch.setattr(EncodedCorpus, "build_chunks", lambda *_, **__: pytest.fail("the corpora are in the cache"))
+    monkeypatch.setattr(EncodedCorpus, "build", lambda *_, **__: pytest.fail("the corpora are in the cache"))
     second, lines = prepare(file, tmp_path / "second", "seed=7")
     assert content(first) == content(second)
     assert any(line.startswith("train: 300 pairs") for line in lines)

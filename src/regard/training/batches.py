@@ -8,6 +8,7 @@ import json
 import re
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -15,8 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..data.batches import Batch
 from ..data.encoding import BpeDropout, EncodedCorpus
-from ..data.pair_reader import BadRowError
-from ..data.rows import Pair
+from ..data.rows import BadRowError, Pair
 from ..data.tokenizer_pair import TokenizerPair
 from ..files import check_files, write_text
 from ..messages import count_of
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ..data.blocks import CheckedRows, PairStream
-    from ..data.encoding import RowChunk
     from .devices import Processes
     from .recipe import Recipe
     from .run import Run
@@ -173,7 +172,7 @@ class StreamUpdates(Dataset[list[Batch]]):
         self._stream, self._tokenizers, self._positions = stream, tokenizers, positions
         self._batches = partial(task.batches, seed=recipe.seed, world=count, fixed_shapes=shapes)
         self._ranks = range(rank, count, world)
-        decisive = {"tokens": recipe.training.tokens, "batches": count, "fixed": fixed_shapes}
+        decisive: dict[str, object] = {"tokens": recipe.training.tokens, "batches": count, "fixed": fixed_shapes}
         decisive["dropout"] = recipe.tokenizer.dropout
         self._settings = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
         self._position: StreamPosition | None = None
@@ -232,7 +231,7 @@ class StreamUpdates(Dataset[list[Batch]]):
         """The blocks of a buffer, and whether the epoch ended with them."""
         checked: list[CheckedRows] = []
         try:
-            while sum(len(each.chunk.rows) for each in checked) < self._buffer:
+            while sum(len(each.pairs) for each in checked) < self._buffer:
                 if (block := next(self._blocks, None)) is None:
                     return checked, True
                 checked.append(block)
@@ -241,17 +240,9 @@ class StreamUpdates(Dataset[list[Batch]]):
         return checked, False
 
     def _encode(self, blocks: list[CheckedRows]) -> EncodedCorpus:
-        return EncodedCorpus.build_chunks(
-            buffer_chunks(blocks), self._tokenizers, longest=self._longest, on_bad=self._on_bad
-        )
-
-
-def buffer_chunks(blocks: list[CheckedRows]) -> Iterator[RowChunk]:
-    """The rows of blocks, numbered on from one to the next, so many at a time as are encoded together."""
-    row = 0
-    for piece in (piece for block in blocks for piece in block.chunk.pieces()):
-        yield replace(piece, rows=range(row, row + len(piece.sources)))
-        row += len(piece.sources)
+        pairs = enumerate(chain.from_iterable(block.pairs for block in blocks))  # numbered on from block to block
+        numbered = (Pair(pair.source, pair.target, row, pair.where) for row, pair in pairs)
+        return EncodedCorpus.build(numbered, self._tokenizers, longest=self._longest, on_bad=self._on_bad)
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from ..data.blocks import CorpusPart, FileScan, PairStream, SampledPairs, Split, held_out_pairs, is_held_out
-from ..data.cache import PreparationCache, cache_key
 from ..data.encoding import EncodedCorpus
 from ..data.media import PictureReader
-from ..data.pair_reader import PairReader, all_bad_error, make_reader, skipped_rows
 from ..data.preparation import PAIRS as TEXTS
-from ..data.preparation import PartReport, prepare_split
-from ..data.rows import DatasetSplit, Pair, header_remark, text
+from ..data.preparation import PartReport, PreparationCache, cache_key, prepare_split
+from ..data.rows import DatasetSplit, Pair, PairReader, all_bad_error, header_remark, skipped_rows, text
 from ..data.tokenizer import Tokenizer
-from ..data.tokenizer_pair import TokenizerPair, UnknownLabelError
+from ..data.tokenizer_pair import TokenizerPair, UnknownLabelError, make_reader
 from ..decoding.load_model_and_tokenizers import find
 from ..files import replacing_folder, sha256, write_checksums
 from ..messages import count_of
@@ -107,11 +105,11 @@ def read(data: Data, split: SplitName, source: str = "text") -> Corpus:
         return Corpus([_generator_pairs(data, split)])
     if isinstance(data, TextData | PhrasesData):
         return Corpus([PairReader(_running_text(data, split))])
-    from ..data.corpora import photos, spoken_digits
+    from ..data.corpora.published import photo_captions, spoken_digits
 
     if isinstance(data, DigitsData):
-        return Corpus([PairReader(list(spoken_digits.pairs(_data_folder(data), split, data.left_out)))])
-    return Corpus([PairReader(list(photos.pairs(_data_folder(data), split, data.language)))])
+        return Corpus([PairReader(list(spoken_digits(_data_folder(data), split, data.left_out)))])
+    return Corpus([PairReader(list(photo_captions(_data_folder(data), split, data.language)))])
 
 
 def pair_stream(data: StreamData, split: str = "train", seed: int = 0) -> PairStream:
