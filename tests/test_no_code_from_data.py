@@ -37,15 +37,15 @@ LOADERS = {
     "data/corpora/phrasebook/phrases.py": "TOML of the package",
     "data/encoding.py": "JSON, and arrays of numbers mapped as raw bytes: not .npy, so no objects; JSON of a tokenizer",
     "data/media.py": "Pillow, with a list of formats: never EPS, for which it would start Ghostscript; libsndfile",
-    "data/pair_reader.py": "JSON; the kinds of readers are a fixed list",
     "data/rows.py": "JSON; pyarrow ≥ 17, and `datasets` from a saved folder or from data files of a dataset, "
     "without trust_remote_code; import_module of fixed names",
     "data/tokenizer.py": "the `tokenizers` library, from JSON",
-    "data/tokenizer_pair.py": "JSON",
+    "data/tokenizer_pair.py": "JSON; the kinds of readers are a fixed list",
     "decoding/ctranslate2.py": "CTranslate2's own binary format",
     "decoding/load_model_and_tokenizers.py": "JSON and TOML",
     "demo.py": "a folder of a model of regard",
     "files.py": "JSON",
+    "learn/check.py": "TOML of the package",
     "models/picture_encoders.py": "torch.load with weights_only=True",
     "models/pretrained.py": "JSON and safetensors; model types are a fixed list; plug-ins (plugins.py) need the user's "
     "permission, by the name of their package",

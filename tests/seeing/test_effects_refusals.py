@@ -96,11 +96,12 @@ def test_an_input_without_a_batch_that_has_its_size_is_refused() -> None:
         def forward(self, x: Tensor, scales: Tensor) -> Tensor:
             return super().forward(x) * scales.cumsum(0)[-1]  # scales [3], the same for all entries
 
-    model, x = Weighted(_sdpa), torch.randn(3, 5, 8)
+    model, x = Weighted(_sdpa), torch.randn(3, 5, 8, dtype=torch.float64)
     with pytest.raises(ValueError, match="no batch dimension but the size of the batch, 3"):
         effects(model, {"x": x, "scales": torch.ones(3)}, lambda out: out.sum((1, 2)))
     values = effects(model, {"x": x, "scales": torch.ones(4)}, lambda out: out.sum((1, 2))).values
-    torch.testing.assert_close(values.sum(0), 4 * model(x, torch.ones(1)).sum((1, 2)).double())
+    expected = 4 * model(x, torch.ones(1)).sum((1, 2))
+    torch.testing.assert_close(values.sum(0), expected.to(values.dtype), atol=1e-5, rtol=1e-5)
 
 
 def test_what_cannot_be_is_refused() -> None:

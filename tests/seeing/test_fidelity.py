@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import regard
 from regard import Additive, attend, dense, note, padding, watch
-from regard.seeing import taps_huggingface
+from regard.seeing import taps
 from regard.seeing.trace import Seen
 
 if TYPE_CHECKING:
@@ -311,7 +311,7 @@ def eager(change: float, heads: int, shared: int, length: int, dropout: float = 
 
     model = nn.ModuleList([module])
     with torch.no_grad(), watch(model) as seen:
-        taps_huggingface._attention(function, "eager", module, q, k, v, None, scaling=0.3, dropout=dropout)
+        taps._attention(function, "eager", module, q, k, v, None, scaling=0.3, dropout=dropout)
     assert not seen.missed
     return seen[0], kept[0]
 

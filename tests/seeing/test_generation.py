@@ -16,9 +16,10 @@ from torch.nn import functional as F
 from regard import attend, note, watch
 from regard.attention.blocks import ChangedInPlaceError
 from regard.seeing import call as call_module
-from regard.seeing import routing, taps, trace
+from regard.seeing import taps, trace
 from regard.seeing.analysis import ablate
-from regard.seeing.generation import evenly_spaced
+from regard.seeing.heads import evenly_spaced
+from regard.seeing.watch import local
 
 transformers = pytest.importorskip("transformers")
 
@@ -416,7 +417,7 @@ def test_an_error_before_the_kernel_leaves_nothing_open() -> None:
         with pytest.raises(TypeError):
             model(IDS)
         module.num_key_value_groups = 2
-        assert routing.local.state.unheard is None
+        assert local.state.unheard is None
         torch.nn.functional.scaled_dot_product_attention(*torch.randn(3, 1, 1, 2, 4))  # nobody's
         model(IDS)
     assert [call.name for call in seen] == ["model.layers.0.self_attn", "model.layers.1.self_attn"]

@@ -201,9 +201,9 @@ def test_heads_of_attention_written_out_are_silenced(way: str) -> None:
         assert not model[1](x)[..., 4:6].any()
         assert model[1](x)[..., :4].all()
     torch.testing.assert_close(model[0](x), first)
-    from regard.seeing import routing
+    from regard.seeing.watch import local
 
-    assert not routing.local.state.softmaxes
+    assert not local.state.softmaxes
 
 
 def test_what_attention_written_out_cannot_lose_is_refused_by_name() -> None:

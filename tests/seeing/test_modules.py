@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from regard import load_trace, watch
 from regard.seeing.analysis import ablate
-from regard.seeing.modules import ModuleDepths, kinds_of, named_parts
+from regard.seeing.trace import ModuleDepths
+from regard.seeing.watch import named_parts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +79,7 @@ def test_layers_without_attention_are_left_out() -> None:
 
 def test_a_module_that_is_not_repeated_has_no_layer() -> None:
     assert layers_of(Layer()) == [None]
-    assert ModuleDepths(kinds_of(named_parts(Layer()))).of("elsewhere") is None
+    assert ModuleDepths(named_parts(Layer())).of("elsewhere") is None
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import watch
-from regard.seeing import routing, taps_huggingface
+from regard.seeing import taps
+from regard.seeing.watch import capture_calls
 
 HEADS, D = 4, 8
 
@@ -32,7 +33,7 @@ def test_each_forward_of_one_module_is_shown_as_it_was(dtype: torch.dtype, lengt
     with torch.no_grad(), watch(nn.ModuleList([module])) as seen:
         for _ in range(3):
             q, k, v = torch.randn(3, 1, HEADS, length, D, generator=g).to(dtype)
-            taps_huggingface._attention(function, "eager", module, q, k, v, mask, scaling=0.3)
+            taps._attention(function, "eager", module, q, k, v, mask, scaling=0.3)
     assert seen.missed == []
     assert seen.faithful is True
     assert len(seen) == len(kept) == 3
@@ -115,7 +116,7 @@ def test_a_known_module_that_computes_a_softmax_before_does_not_fail(
 def test_calls_that_are_captured_reach_no_watch() -> None:
     model = OwnCode()
     with torch.no_grad(), watch(model) as seen:
-        with routing.capture_calls() as calls:
+        with capture_calls() as calls:
             model(IDS)
         assert len(calls) == 2
     assert not len(seen)

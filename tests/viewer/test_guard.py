@@ -1,8 +1,7 @@
-"""Who is answered: with the token, by a name of this machine, from no other site, and quick enough."""
+"""Who is answered: with the token, by a name of this machine, and from no other site."""
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import tempfile
 import time
@@ -16,7 +15,6 @@ import httpx
 import pytest
 
 from regard.viewer import guard
-from regard.viewer.guard import Guard
 from regard.viewer.library import SAMPLES, Library, installed_models
 from regard.viewer.server import Server, serving
 from regard.viewer.traces import TraceView
@@ -26,143 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytest.importorskip("starlette", reason="needs the extra `view`")
-
-
-CHUNK = 1 << 16
-
-
-class Request:
-    """A POST with a body without an end, which waits for `go` before each chunk."""
-
-    def __init__(self, *, token: str = "", go: asyncio.Event | None = None) -> None:
-        headers = {"host": "localhost", "content-length": "99999999", "authorization": f"Bearer {token}"}
-        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-        self.scope = {"type": "http", "method": "POST", "path": "/api/traces", "query_string": b"", "headers": encoded}
-        self.size, self.go = 0, go
-        self.messages: list[Any] = []
-
-    async def receive(self) -> dict[str, Any]:
-        if self.go is not None:
-            await self.go.wait()
-        self.size += CHUNK
-        return {"type": "http.request", "body": b" " * CHUNK, "more_body": self.size < 99_999_999}
-
-    async def send(self, message: Any) -> None:
-        self.messages.append(message)
-
-    async def run(self, guard: Guard) -> tuple[int, bool]:
-        """The status of the answer, and whether the connection is closed."""
-        await guard(self.scope, self.receive, self.send)
-        return self.messages[0]["status"], (b"connection", b"close") in self.messages[0]["headers"]
-
-
-async def no_application(*_: Any) -> None:
-    raise AssertionError("the request is refused")
-
-
-def make_guard() -> Guard:
-    return Guard(no_application, frozenset({"localhost"}), token="secret")
-
-
-def test_little_is_read_from_a_client_without_the_token() -> None:
-    stranger, owner = Request(), Request(token="secret")
-    assert asyncio.run(stranger.run(make_guard())) == (401, True)
-    assert guard.STRANGER_DRAIN[0] < stranger.size <= guard.STRANGER_DRAIN[0] + CHUNK
-    assert asyncio.run(owner.run(make_guard())) == (413, True)
-    assert guard.OWN_DRAIN[0] < owner.size <= guard.OWN_DRAIN[0] + CHUNK
-
-
-def test_a_client_that_sends_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "STRANGER_DRAIN", (1 << 20, 0.01))
-
-    async def refused() -> tuple[int, bool]:
-        return await Request(go=asyncio.Event()).run(make_guard())
-
-    assert asyncio.run(refused()) == (401, True)
-
-
-SHORT = 0.4
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    for name in ("FIRST", "REQUEST", "READ"):
-        monkeypatch.setattr(guard, name, SHORT)
-    with serving(Library([TraceView.of(seen_of(length=300, heads=4))])) as server:
-        yield server
-
-
-def connected(server: Server) -> socket.socket:
-    host, port = server.address.removeprefix("http://").rsplit(":", 1)
-    connection = socket.create_connection((host, int(port)), timeout=30)
-    connection.settimeout(30)
-    return connection
-
-
-def is_closed(connection: socket.socket) -> bool:
-    """Whether the server closes it, waiting for that; what it still sends is read."""
-    try:
-        while connection.recv(1 << 16):
-            pass
-    except ConnectionResetError:
-        return True
-    return True
-
-
-HEAD = b"POST /api/traces HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-
-
-@pytest.mark.parametrize(
-    "part",
-    [b"", b"G", HEAD, HEAD + b"Content-Length: 100\r\n\r\n{", HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nab"],
-    ids=["nothing", "a byte", "half of the headers", "half of the body", "half of a chunk"],
-)
-def test_half_a_request_is_not_waited_for(server: Server, part: bytes) -> None:
-    with connected(server) as connection:
-        connection.sendall(part.replace(b"\r\n", f"\r\nAuthorization: Bearer {server.token}\r\n".encode(), 1))
-        assert is_closed(connection)
-
-
-def test_a_byte_now_and_then_does_not_keep_it_open(server: Server) -> None:
-    with connected(server) as connection:
-        ending = time.monotonic() + 20
-        try:
-            while time.monotonic() < ending:
-                connection.sendall(b"X")
-                time.sleep(SHORT / 8)
-        except OSError:
-            return
-    pytest.fail("it is still open")
-
-
-def test_after_an_answer_half_a_request_is_not_waited_for_either(server: Server) -> None:
-    with connected(server) as connection:
-        token = f"Authorization: Bearer {server.token}\r\n".encode()
-        connection.sendall(b"GET /api/traces HTTP/1.1\r\nHost: 127.0.0.1\r\n" + token + b"\r\n")
-        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
-        connection.sendall(b"GET /api")
-        assert is_closed(connection)
-
-
-def test_an_answer_that_nobody_reads_is_dropped(server: Server) -> None:
-    with connected(server) as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        trace = next(iter(server.app.state.jobs.library.traces))
-        token = f"Authorization: Bearer {server.token}\r\n".encode()
-        line = f"GET /api/traces/{trace}/calls/0/weights HTTP/1.1\r\nHost: 127.0.0.1\r\n".encode()
-        for _ in range(8):  # more than the buffers of the system hold
-            connection.sendall(line + token + b"\r\n")
-        ending = time.monotonic() + 30
-        while server._server.server_state.connections:
-            assert time.monotonic() < ending, "it is still open"
-            time.sleep(0.05)
-
-
-def test_who_is_quick_is_answered(server: Server) -> None:
-    with client_of(server) as client:
-        for _ in range(3):
-            assert client.get("/api/about").status_code == 200
-            time.sleep(SHORT * 1.5)  # idle between two requests, which uvicorn allows for longer
 
 
 @pytest.fixture(scope="module")
@@ -266,14 +127,8 @@ def test_a_client_that_sends_all_of_a_refused_body_reads_the_answer(client: http
     chunk = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
     assert first_line(client, f"Content-Length: {len(body)}", body)[:12] == "HTTP/1.1 413"
     assert first_line(client, "Transfer-Encoding: chunked", chunk)[:12] == "HTTP/1.1 413"
-    body = b" " * (guard.STRANGER_DRAIN[0] // 2)
     with httpx.Client(base_url=client.base_url) as stranger:
         assert first_line(stranger, f"Content-Length: {len(body)}", body)[:12] == "HTTP/1.1 401"
-
-
-def test_a_client_that_waits_before_it_sends_a_body_is_refused_at_once(client: httpx.Client) -> None:
-    framing = "Content-Length: 99999999\r\nExpect: 100-continue"
-    assert first_line(client, framing, b"")[:12] == "HTTP/1.1 413"
 
 
 def test_others_need_the_token() -> None:

@@ -51,7 +51,7 @@ class EnergyForm(Part):
         return False
 
     def kernel_energies(self, a: Float[Tensor, "n q d"], b: Float[Tensor, "n k d"]) -> Float[Tensor, "n q k"]:
-        """The energies without a graph, and without the [n, q, k, d] tensor of the formula or faster than by it."""
+        """The energies without the [n, q, k, d] tensor of the formula, differentiated at most once."""
         raise NotImplementedError
 
     def write(self, a: Float[Tensor, "n q d"], b: Float[Tensor, "n k d"], buffer: Tensor) -> Tensor | None:
@@ -104,11 +104,12 @@ class TanhForm(EnergyForm):
         return TanhForm(function(self.weight))  # torch.compile cannot trace a copy
 
     def has_kernel(self, device: str, precision: torch.dtype) -> bool:
-        return device == "cpu" or (device == "cuda" and TRITON and precision == torch.float32)
+        kernel_on_gpu = device == "cuda" and TRITON and precision == torch.float32 and not torch.is_grad_enabled()
+        return device == "cpu" or kernel_on_gpu
 
     def kernel_energies(self, a: Tensor, b: Tensor) -> Tensor:
         if a.device.type == "cpu":
-            return additive.energies(a, b, self.weight.to(a.dtype))
+            return additive.TanhEnergies.apply(a, b, self.weight.to(a.dtype))  # type: ignore[no-any-return]
         from .kernels.additive_triton import pairwise
 
         return pairwise(a, b, self.weight)

@@ -132,10 +132,6 @@ class Mask(Part):
         """Keys that no query sees, broadcastable to [*batch, T_k], as far as the rule names them; None for none."""
         return None
 
-    def batch_bounds(self, batch: tuple[int, ...], keys: int, device: torch.device) -> Interval | None:
-        """`bounds` as [n, 1] where they are the same for all queries of a matrix and need no index tensors."""
-        return None
-
     def __and__(self, other: Mask | MaskFunction) -> Mask:
         return And(self, _mask(other))
 
@@ -490,13 +486,6 @@ class Padding(_Lengths):
 
     def bounds(self, batch: Batch, i: Tensor, keys: int) -> Interval | None:
         stop = self.length(batch).clamp(0, keys)
-        return torch.zeros_like(stop), stop
-
-    def batch_bounds(self, batch: tuple[int, ...], keys: int, device: torch.device) -> Interval | None:
-        # Called at every step of a decoder; index tensors would take longer than the attention itself.
-        if self.lengths.shape != batch:
-            return None
-        stop = self.lengths.to(device).reshape(-1, 1).clamp(0, keys)
         return torch.zeros_like(stop), stop
 
     def __repr__(self) -> str:

@@ -490,7 +490,7 @@ def _finish(model: Any) -> bytes:
             continue
         del graph.initializers[weight.name]
         tensor = onnx_ir.tensor(half, name=f"{weight.name}.half")
-        stored = onnx_ir.Value(name=tensor.name, type=onnx_ir.TensorType(tensor.dtype), shape=tensor.shape)
+        stored = onnx_ir.Value(name=tensor.name, type=onnx_ir.TensorType(tensor.dtype), shape=onnx_ir.Shape(half.shape))
         stored.const_value = tensor
         graph.register_initializer(stored)
         cast_up = onnx_ir.node("Cast", [stored], {"to": onnx_ir.DataType.FLOAT})

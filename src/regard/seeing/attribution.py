@@ -30,10 +30,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .modules import named_parts
 from .terminal import ResultTable
 from .text_models import first_tensor, run_model
-from .watch import watch
+from .watch import named_parts, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

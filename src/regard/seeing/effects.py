@@ -32,7 +32,6 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ..attention.blocks import TensorVersions
 from .interventions import EmbeddingHook, ModelIntervention, OutputRecorder, RowReplacement, Site, applied
-from .modules import named_parts
 from .terminal import ResultTable
 from .terminal import progress as progress_bar
 from .text_models import (
@@ -45,6 +44,7 @@ from .text_models import (
     run_model,
     without_graph,
 )
+from .watch import named_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -23,9 +23,9 @@ from ..attention.contributions import Contributions
 from .attribution import StreamAttribution, record_stream, stream_parts, through_norm
 from .call import BUDGET
 from .interventions import ModelIntervention, applied
-from .modules import named_parts
 from .terminal import ResultTable
 from .text_models import first_tensor, run_model
+from .watch import named_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from .call import layer_of
-from .generation import evenly_spaced
 from .terminal import ResultTable
 
 if TYPE_CHECKING:
@@ -62,6 +61,13 @@ def entry_weights(call: Call, entry: int) -> Weights:
     """[heads, T_q, T_k]: one entry of the batch, and the first of any dimension before it, as in `Call.head`."""
     lead = len(call.shape) - 2
     return call.weights[(*(0,) * (lead - 2), entry)] if lead > 1 else call.weights
+
+
+def evenly_spaced(length: int, count: int) -> Int[Tensor, " count"]:
+    """At most `count` of `length` positions, the first and the last included."""
+    count = min(count, length)
+    # Integers on the CPU, whatever the default dtype and device are.
+    return torch.tensor([n * (length - 1) // max(count - 1, 1) for n in range(count)], dtype=torch.int64, device="cpu")
 
 
 ROWS = 64

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import routing
 from .call import CROSS
 from .generation import CLOSED
-from .modules import ModuleDepths, kinds_of, named_parts
+from .trace import ModuleDepths
+from .watch import install, named_parts, opened, plan, remove
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -86,20 +86,20 @@ class ModelIntervention:
 def applied(intervention: ModelIntervention) -> Iterator[None]:
     """Inside the block, in the thread that opened it, the taps apply the intervention."""
     global _fastpath_before
-    routing.install(routing.plan(intervention.parts))
+    install(plan(intervention.parts))
     with _lock:
-        if not routing.ablations:
+        if not opened.ablations:
             _fastpath_before = torch.backends.mha.get_fastpath_enabled()
             torch.backends.mha.set_fastpath_enabled(False)
-        routing.set_ablations((*routing.ablations, intervention))
+        opened.ablations = (*opened.ablations, intervention)
     try:
         yield
     finally:
         with _lock:
-            routing.set_ablations(tuple(x for x in routing.ablations if x is not intervention))
-            if not routing.ablations:  # the last open block of all threads
+            opened.ablations = tuple(x for x in opened.ablations if x is not intervention)
+            if not opened.ablations:  # the last open block of all threads
                 torch.backends.mha.set_fastpath_enabled(_fastpath_before)
-        routing.remove()
+        remove()
 
 
 def without_keys(
@@ -278,7 +278,7 @@ class Ablation(ModelIntervention):
     def __init__(self, model: nn.Module, heads: dict[int | str, Sequence[int]], tokens: list[int]) -> None:
         super().__init__(model)
         self.heads, self.tokens = heads, tokens
-        self._depths = ModuleDepths(kinds_of(self.parts))
+        self._depths = ModuleDepths(self.parts)
         self._ablated_layers: set[int | str] = set()
         self._masked_tokens: set[int] = set()
 

@@ -33,8 +33,8 @@ import torch
 from ..attention.blocks import span
 from ..attention.normalizers import Unchanged
 from .corpus import Sums
-from .generation import CLOSED, evenly_spaced
-from .heads import entry_weights, layer_stack
+from .generation import CLOSED
+from .heads import entry_weights, evenly_spaced, layer_stack
 from .terminal import ResultTable
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,20 +29,17 @@ from ..attention.energy_matrix import EnergyMatrix
 from ..attention.masks import causal
 from ..attention.modifiers import Modifier
 from ..attention.normalizers import Unchanged, Unnormalized
-from . import routing
-from .call import Call
-from .generation import dot_energies
-from .routing import Replacement, Tap
+from .call import Call, dot_energies
 from .storage import format_bytes
+from .watch import Tap, ablations_of, report, report_missed, suspend_reports
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from jaxtyping import Float
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from ..attention.blocks import Batch
-    from .modules import Parts
 
 ORIGINS = {
     "torch_chunk_gated_delta_rule": "gated delta rule",
@@ -64,6 +60,7 @@ ORIGINS = {
 VALUES = ("value", "v", "hidden_states")
 STATES = ("initial_state", "initial_states", "state")
 RWKV = "rwkv_linear_attention"
+LIGHTNING = frozenset({"qkv_proj", "act_fn", "output_gate", "norm", "out_proj"})
 LARGEST = 1 << 32
 """Bytes that the matrices of one call may take; W of a delta rule exists only as a whole."""
 CONTINUES = (
@@ -84,19 +81,19 @@ def _linear(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     options.pop("kwargs", None)
     continued = not _is_empty(next((options[name] for name in STATES if options.get(name) is not None), None))
     options = {name: _without_graph(x) for name, x in options.items() if name not in STATES}
-    with routing.suspend_reports():
+    with suspend_reports():
         result = original(*args, **kwargs)
     out, *rest = result if isinstance(result, tuple) else (result,)
     if continued:
-        routing.report_missed(CONTINUES)
+        report_missed(CONTINUES)
     else:
-        routing.report(lambda: _by_unit_values(original, options, out))
+        report(lambda: _by_unit_values(original, options, out))
     out = _ablated(out, dim=2)
     return (out, *rest) if isinstance(result, tuple) else out
 
 
 def _ablated(out: Tensor, dim: int) -> Tensor:
-    for ablation, name in routing.ablations_of(None):
+    for ablation, name in ablations_of():
         ablation.check_maskless(name, "linear attention")
         out = ablation.output(name, out, dim)
     return out
@@ -117,7 +114,7 @@ def _by_unit_values(function: Callable[..., Any], options: dict[str, Any], out: 
             )
         units = torch.eye(length, device=v.device)[None, :, None].expand(batch, length, heads, length)
         inputs = {key: _as_float(x) for key, x in options.items()} | {name: units}
-        with torch.no_grad(), routing.suspend_reports():
+        with torch.no_grad(), suspend_reports():
             result = function(**inputs)
         w = result[0] if isinstance(result, tuple) else result
         call.v, call.matrix = v.transpose(1, 2).float(), "it has no softmax: what it returns for unit values"
@@ -168,11 +165,11 @@ def _rwkv(
     return_state: bool = False,
 ) -> Any:
     continued = not _is_empty(state)
-    with routing.suspend_reports():
+    with suspend_reports():
         result = original(time_decay, time_first, key, value, state=state, return_state=return_state)
     out = result[0]
     if continued:
-        routing.report_missed(CONTINUES)
+        report_missed(CONTINUES)
         return _ablated(out, dim=-1), *result[1:]
 
     def make() -> Call:
@@ -183,24 +180,8 @@ def _rwkv(
         energies = EnergyMatrix(ones, k, DotForm(), tuple(k.shape[:2]), (decay,), causal())
         return Call(z, energies=energies, v=v, origin="RWKV, one head per channel", cross=False)
 
-    routing.report(make)
+    report(make)
     return _ablated(out, dim=-1), *result[1:]
-
-
-def _replacements(parts: Parts) -> Iterator[Replacement]:
-    """The functions in the Python modules of the model's classes."""
-    for module in {sys.modules.get(type(part).__module__) for _, part in parts}:
-        names = vars(module) if module is not None else {}
-        for name in names.keys() & ORIGINS.keys():
-            yield Replacement(module, name, _linear)
-        if RWKV in names:
-            yield Replacement(module, RWKV, _rwkv)
-
-
-TAP = Tap("linear attention", model_replacements=_replacements)
-
-
-PARTS = ("qkv_proj", "act_fn", "slope_rate", "output_gate", "norm", "out_proj", "num_attention_heads", "head_dim")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,40 +195,36 @@ class DistanceDecay(Modifier):
         return e * torch.exp(-self.slopes.to(e)[batch[-1]] * (i - j).clamp_min(0))
 
 
-def is_lightning(module: nn.Module) -> bool:
-    """Whether it has all parts."""
-    return all(hasattr(module, name) for name in PARTS)
+def _lightning(original: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:
+    """`forward` of a module with the parts `LIGHTNING`."""
+    cache = kwargs.get("past_key_values")
+    continued = cache is not None and isinstance(cache.get_linear_cache(module.layer_idx), torch.Tensor)
+    result = original(module, *args, **kwargs)
+    if continued:
+        report_missed(CONTINUES, module)
+    else:
+        _report_lightning(module, result[0], *args, **kwargs)
+    return result
 
 
-def continues(module: Any, options: dict[str, Any]) -> bool:
-    """Whether the cache has a state of earlier tokens, before the module runs."""
-    cache = options.get("past_key_values")
-    return cache is not None and isinstance(cache.get_linear_cache(module.layer_idx), torch.Tensor)
-
-
-def report_lightning(
+def _report_lightning(
     module: Any,
-    result: Any,
-    continued: bool,
+    out: Tensor,
     hidden_states: Float[Tensor, "b t width"],
     *args: Any,
     attention_mask: Tensor | None = None,
     **options: Any,
 ) -> None:
-    """Report the call of a module that has run."""
-    if continued:
-        routing.report_missed(CONTINUES, module)
-        return
     heads, width, hidden = module.num_attention_heads, module.head_dim, hidden_states.detach()
 
     def after(z: Tensor, at: Tensor) -> Tensor:
         """[B, heads, rows, D] → [B, rows, E]"""
         z = module.norm(z.transpose(1, 2).flatten(2).to(hidden.dtype))
-        out: Tensor = module.out_proj(torch.sigmoid(module.output_gate(hidden[:, at])) * z)
-        return out
+        projected: Tensor = module.out_proj(torch.sigmoid(module.output_gate(hidden[:, at])) * z)
+        return projected
 
     def energies(call: Call) -> EnergyMatrix:
-        with torch.no_grad(), routing.suspend_reports():
+        with torch.no_grad(), suspend_reports():
             x = module.act_fn(module.qkv_proj(hidden))
             if attention_mask is not None and attention_mask.dim() == 2 and attention_mask.shape == x.shape[:2]:
                 x = x * attention_mask[..., None].to(x.dtype)
@@ -256,9 +233,9 @@ def report_lightning(
         decay = DistanceDecay(module.slope_rate.detach().flatten().float())
         return replace(dot_energies(q, k, 1.0, masks=(causal(),)), modifiers=(decay,))
 
-    routing.report(
+    report(
         lambda: Call(
-            result[0].detach(),
+            out.detach(),
             energies=energies,
             learned=[hidden, *module.parameters(), *module.buffers()],
             normalize=Unnormalized(),
@@ -267,3 +244,8 @@ def report_lightning(
         ),
         module,
     )
+
+
+TAP = Tap(
+    "linear attention", functions=dict.fromkeys(ORIGINS, _linear) | {RWKV: _rwkv}, forwards={LIGHTNING: _lightning}
+)

@@ -14,12 +14,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from . import routing
 from .call import Call
-from .routing import Replacement, Tap
+from .watch import Replacement, Tap, ablations_of, capture_calls, local, opened, report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from torch import Tensor
 
@@ -35,18 +34,9 @@ NEED_WEIGHTS = NAMES.index("need_weights")
 KEY_PADDING, FULL_MASK = 1, 2  # mask_type of the fast paths: [B, T_k], [B, heads, T_q, T_k]; 0 is [T_q, T_k]
 
 
-def _replacements() -> Iterator[Replacement]:
-    yield Replacement(F, "multi_head_attention_forward", _forward)
-    yield Replacement(nn.MultiheadAttention, "forward", _module_forward)
-    fast_paths = {"_native_multi_head_attention": _native, "_transformer_encoder_layer_fwd": _encoder_layer}
-    for name, function in fast_paths.items():
-        if hasattr(torch, name):  # private to PyTorch
-            yield Replacement(torch, name, function)
-
-
 def _module_forward(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Notes which module runs. To find it by the call stack takes longer: its `forward` has many variables."""
-    state = routing.local.state
+    state = local.state
     before, state.multihead_forward = state.multihead_forward, module
     try:
         return original(module, *args, **kwargs)
@@ -56,7 +46,7 @@ def _module_forward(original: Callable[..., Any], module: nn.Module, *args: Any,
 
 def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     needs_weights = args[NEED_WEIGHTS] if len(args) > NEED_WEIGHTS else kwargs.get("need_weights", True)
-    state = routing.local.state
+    state = local.state
     module = state.multihead_forward
     if not needs_weights:
         outer, state.multihead = state.multihead, module
@@ -64,7 +54,7 @@ def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             return original(*args, **kwargs)
         finally:
             state.multihead = outer
-    if routing.ablations and routing.ablations_of(None):
+    if opened.ablations and ablations_of():
         raise ValueError("nn.MultiheadAttention can be ablated only when called with need_weights=False")
     before, state.suspended = state.suspended, True
     try:
@@ -94,7 +84,7 @@ def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         before: Tensor = (g @ options["out_proj_weight"].to(g.dtype)).unflatten(-1, (options["num_heads"], -1))
         return before.transpose(1, 2)
 
-    routing.report(
+    report(
         lambda: Call(
             _batch_first(result[0].detach()),
             energies=energies,
@@ -137,7 +127,7 @@ def _native(original: Callable[..., Any], *args: Any) -> Any:
         _without_padding(call, query)
         return _taken(call, _inner_call(F.multi_head_attention_forward, options))
 
-    routing.report(
+    report(
         lambda: Call(
             result[0].detach(),
             energies=energies,
@@ -145,7 +135,7 @@ def _native(original: Callable[..., Any], *args: Any) -> Any:
             origin="nn.MultiheadAttention, fast path",
             cross=query is not key,
         ),
-        routing.local.state.multihead_forward,
+        local.state.multihead_forward,
     )
     return result
 
@@ -179,7 +169,7 @@ def _encoder_layer(original: Callable[..., Tensor], *args: Any) -> Tensor:
         options = _options(x, x, x, layer, mask, mask_type, _lengths(src))
         return _taken(call, _inner_call(F.multi_head_attention_forward, options))
 
-    routing.report(
+    report(
         lambda: Call(
             out.detach(),
             energies=energies,
@@ -193,12 +183,8 @@ def _encoder_layer(original: Callable[..., Tensor], *args: Any) -> Tensor:
 
 def _inner_call(function: Callable[..., Any], options: dict[str, Any]) -> Call:
     """The call of scaled_dot_product_attention that the same inputs lead to with need_weights=False."""
-    routing.install()
-    try:
-        with torch.no_grad(), routing.capture_calls() as calls:
-            function(**options)
-    finally:
-        routing.remove()
+    with torch.no_grad(), capture_calls() as calls:
+        function(**options)
     return calls[-1]
 
 
@@ -277,4 +263,12 @@ def _without_padding(call: Call, nested: Tensor) -> None:
     call.after = masked
 
 
-TAP = Tap("nn.MultiheadAttention", _replacements)
+FAST_PATHS = {"_native_multi_head_attention": _native, "_transformer_encoder_layer_fwd": _encoder_layer}
+TAP = Tap(
+    "nn.MultiheadAttention",
+    [
+        Replacement(F, "multi_head_attention_forward", _forward),
+        Replacement(nn.MultiheadAttention, "forward", _module_forward),
+        *(Replacement(torch, name, tap) for name, tap in FAST_PATHS.items() if hasattr(torch, name)),  # private
+    ],
+)

@@ -238,12 +238,6 @@ class Library:
             return loaded.generate(loaded.encode(text), generate), 0
         return loaded.read(loaded.encode(text, second)), 0
 
-    def check_own(self, model: ModelEntry) -> None:
-        """A 422 for a model that is not one of regard."""
-        if not model.ours:
-            own = [x.name for x in self.models.values() if x.layers]
-            raise RequestError(422, f"{model.name} is not a model of regard; choose from {', '.join(own) or 'none'}")
-
     def models_for(self, task: str) -> list[ModelEntry]:
         """The models for a task, at least one."""
         models = [model for model in self.models.values() if model.task == task]

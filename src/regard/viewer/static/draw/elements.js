@@ -80,6 +80,16 @@ export function slider(label, range, value, words, changed, title = "") {
   return Object.assign(field, { show });
 }
 
+/** Fill a box with what `make()` gives, anew only where `stamp` is another: one of its fields may be in use, and keeps the focus. */
+export function refill(box, stamp, make) {
+  if (box.stamp === stamp) return;
+  box.stamp = stamp;
+  const all = () => /** @type {HTMLElement[]} */ ([...box.querySelectorAll("select, button, input")]);
+  const held = all().indexOf(/** @type {HTMLElement} */ (document.activeElement));
+  box.replaceChildren(...make());
+  all()[held]?.focus();
+}
+
 /** A list of `calls`, `changed(id)` when another is chosen. @param {Trace} trace @param {Call} call */
 export function callChoice(trace, call, changed, { calls = trace.calls, label = "Layer" } = {}) {
   const several = new Set(trace.calls.map((one) => one.kind)).size > 1;

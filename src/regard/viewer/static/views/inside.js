@@ -2,9 +2,10 @@
 //
 // POST /api/inside answers {tokens, layers, heads, width, matrices: {name: rows}, steps: [{title, text, shows | product}],
 // next?: [{piece, share}]}; a masked entry is null.
+import { latest } from "../data/sources.js";
 import { plain } from "../data/tokens.js";
 import { inks, makeBoard, onPaper, place, shortened } from "../draw/canvas.js";
-import { bounded, choice, el, exact, headChoice, number, Player } from "../draw/elements.js";
+import { bounded, choice, el, exact, headChoice, number, Player, refill } from "../draw/elements.js";
 
 /** @type {View} */
 export const inside = {
@@ -34,6 +35,7 @@ class Inside {
     this.context = context;
     this.models = models;
     this.answer = null;
+    this.request = latest();
     this.asked = "";
     this.hover = null;
     this.begun = 0;
@@ -53,8 +55,8 @@ class Inside {
       this.input.readOnly = true;
       this.input.title = "A text that was prepared. For one of your own, install regard and run: regard view";
     }
-    this.chosers = el("span.samples");
-    this.controls = el("div.controls", this.input, this.chosers);
+    this.choosers = el("span.samples");
+    this.controls = el("div.controls", this.input, this.choosers);
     this.play = el("button", { onclick: () => this.toggle() }, "Play");
     this.player = new Player(this.play, PACE, () => this.forward());
     this.list = el("div.inside-steps", { role: "group", "aria-label": "Steps", "data-arrows": true });
@@ -133,12 +135,11 @@ class Inside {
   }
 
   async ask(body) {
-    this.running?.abort();
-    const running = new AbortController();
-    this.running = running;
     this.text.textContent = "Computing …";
     try {
-      this.answer = await this.context.source.post("/api/inside", body, running.signal);
+      const answer = await this.request((signal) => this.context.source.post("/api/inside", body, signal));
+      if (!answer) return;
+      this.answer = answer;
       this.sizes = Object.fromEntries(
         Object.entries(this.answer.matrices).map(([name, rows]) => [name, [rows.length, rows[0].length]]),
       );
@@ -151,7 +152,7 @@ class Inside {
       this.begun = performance.now();
       this.show();
     } catch (error) {
-      if (error.name !== "AbortError") this.text.textContent = error.message;
+      this.text.textContent = error.message;
     }
   }
 
@@ -160,14 +161,11 @@ class Inside {
     const numbers = (count) => Array.from({ length: count }, (_, i) => [i, String(i)]);
     const names = this.models.map((one) => [one.name, one.title]);
     const stamp = JSON.stringify([model.name, layer, head, this.answer?.heads]);
-    if (stamp !== this.controlled) {
-      this.controlled = stamp;
-      this.chosers.replaceChildren(
-        choice("Model", names, model.name, (name) => this.set({ model: name, layer: 0, head: 0 })),
-        choice("Layer", numbers(model.layers), layer, (value) => this.set({ layer: Number(value) })),
-        headChoice(this.answer?.heads ?? head + 1, head, (value) => this.set({ head: value })),
-      );
-    }
+    refill(this.choosers, stamp, () => [
+      choice("Model", names, model.name, (name) => this.set({ model: name, layer: 0, head: 0 })),
+      choice("Layer", numbers(model.layers), layer, (value) => this.set({ layer: Number(value) })),
+      headChoice(this.answer?.heads ?? head + 1, head, (value) => this.set({ head: value })),
+    ]);
     if (!this.answer) return;
     const step = this.answer.steps[this.step];
     this.list.replaceChildren(
@@ -283,7 +281,7 @@ class Inside {
 
   destroy() {
     this.player.pause();
-    this.running?.abort();
+    this.request.end();
     this.board.close();
   }
 }
