@@ -16,8 +16,8 @@ import torch
 from ..seeing.align import group_pieces
 from ..seeing.heads import evenly_spaced
 from ..seeing.patterns import THRESHOLDS, Patterns
-from ..seeing.text_models import WORD_START, TokenizedText
 from ..seeing.storage import load_trace
+from ..seeing.text_models import WORD_START, TokenizedText
 from . import guard
 
 if TYPE_CHECKING:
