@@ -37,11 +37,10 @@ LOADERS = {
     "data/corpora/phrasebook/phrases.py": "TOML of the package",
     "data/encoding.py": "JSON, and arrays of numbers mapped as raw bytes: not .npy, so no objects; JSON of a tokenizer",
     "data/media.py": "Pillow, with a list of formats: never EPS, for which it would start Ghostscript; libsndfile",
-    "data/pair_reader.py": "JSON; the kinds of readers are a fixed list",
     "data/rows.py": "JSON; pyarrow ≥ 17, and `datasets` from a saved folder or from data files of a dataset, "
     "without trust_remote_code; import_module of fixed names",
     "data/tokenizer.py": "the `tokenizers` library, from JSON",
-    "data/tokenizer_pair.py": "JSON",
+    "data/tokenizer_pair.py": "JSON; the kinds of readers are a fixed list",
     "decoding/ctranslate2.py": "CTranslate2's own binary format",
     "decoding/load_model_and_tokenizers.py": "JSON and TOML",
     "demo.py": "a folder of a model of regard",

@@ -41,7 +41,6 @@ declare global {
     sides: Record<string, string[]>;
     side_words: Record<string, (number | null)[]>;
     side_special: Record<string, boolean[]>;
-    side_sentences?: Record<string, number[]>;
     /** The model and the text it was made of, where a model of the server read it. */
     made?: { model: string; text: string; second: string | null; generate: number } | null;
   }

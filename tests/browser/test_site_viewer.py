@@ -253,6 +253,15 @@ def test_captions(viewer: Page, models: Library) -> None:
         same(expected, post_file(viewer, "/api/caption", file.getvalue()))
 
 
+def test_a_picture_of_too_many_pixels_is_refused_before_it_is_decoded(viewer: Page) -> None:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("1", (8000, 8000)).save(file, "PNG")
+    with pytest.raises(Exception, match="8,000 × 8,000 pixels; at most 32,000,000 in all"):
+        post_file(viewer, "/api/caption", file.getvalue())
+
+
 def test_sounds(viewer: Page, models: Library, tmp_path: Path) -> None:
     soundfile = pytest.importorskip("soundfile", reason="needs the extra `sound`")
     samples = SoundReader().encode("tone:rising:31")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,9 +13,8 @@ from regard.commands import app
 from regard.data import Batches, EncodedCorpus, TokenizerPair
 from regard.data.corpora import phrasebook
 from regard.files import sha256
-from regard.training import Run, recipe_files
-from regard.training import preparation as corpus_preparation
-from regard.training.preparation import CorpusPreparation, settings_changed, write_settings
+from regard.training import Run, corpora
+from regard.training.corpora import CorpusPreparation
 from regard.training.recipe_files import load_recipe
 from regard.training.recipe_sections import RecipeError
 from regard.training.tasks import recipe_task
@@ -51,7 +48,7 @@ def test_a_second_run_takes_everything_from_the_cache(
 ) -> None:
     first, _ = prepare(file, tmp_path / "first")
     monkeypatch.setattr(TokenizerPair, "train", lambda *_, **__: pytest.fail("the vocabulary is in the cache"))
-    monkeypatch.setattr(EncodedCorpus, "build_chunks", lambda *_, **__: pytest.fail("the corpora are in the cache"))
+    monkeypatch.setattr(EncodedCorpus, "build", lambda *_, **__: pytest.fail("the corpora are in the cache"))
     second, lines = prepare(file, tmp_path / "second", "seed=7")
     assert content(first) == content(second)
     assert any(line.startswith("train: 300 pairs") for line in lines)
@@ -106,7 +103,7 @@ ROW_BY_ROW = {
 
 def test_valid_pairs_are_those_of_the_split(file: Path, tmp_path: Path) -> None:
     run, _ = prepare(file, tmp_path / "run")
-    texts = (run.data / corpus_preparation.VALID_PAIRS).read_text(encoding="utf-8").splitlines()
+    texts = (run.data / corpora.VALID_PAIRS).read_text(encoding="utf-8").splitlines()
     assert len(texts) == len(EncodedCorpus.load(run.data / "valid")) == 12
     assert os.stat(run.data / "train" / "target.bin").st_nlink == 2, "a link to the file in the cache"
 
@@ -161,23 +158,6 @@ def test_a_header_that_is_read_as_a_row_is_said(file: Path, tmp_path: Path) -> N
     said = "\n".join(prepare(file, tmp_path / "run")[1])
     assert "train.tsv:1 looks like a header ('source', 'target')" in said
     assert 'data.columns = ["source", "target"]' in said
-
-
-def settings_run(folder: Path, *settings: str) -> Any:
-    return SimpleNamespace(data=folder, recipe=recipe_files.load_recipe("bahdanau-phrasebook", list(settings)))
-
-
-def test_a_key_that_is_new_has_its_default(tmp_path: Path) -> None:
-    assert not settings_changed(settings_run(tmp_path / "nowhere"))
-    write_settings(settings_run(tmp_path), tmp_path)
-    assert not settings_changed(settings_run(tmp_path))
-    assert settings_changed(settings_run(tmp_path, "data.train=7"))
-    file = tmp_path / "settings.json"
-    values = json.loads(file.read_text(encoding="utf-8"))
-    del values["data"]["invented"]  # as written before there were invented names
-    file.write_text(json.dumps(values), encoding="utf-8")
-    assert not settings_changed(settings_run(tmp_path))
-    assert settings_changed(settings_run(tmp_path, "data.invented=true"))
 
 
 RECIPE = """

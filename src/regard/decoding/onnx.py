@@ -15,12 +15,13 @@ from __future__ import annotations
 import json
 import logging
 import math
+import sys
 import warnings
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from graphlib import TopologicalSorter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -29,7 +30,6 @@ from torch import Tensor, nn
 
 from ..attention.energies import ScaledDot, TanhForm
 from ..attention.energy_matrix import EnergyMatrix
-from ..attention.masks import padding
 from ..attention.normalizers import Proportional, Softmax
 from ..files import write_text
 from ..layers import pooling, recurrent, transformer
@@ -40,13 +40,13 @@ from ..models.base import Annotations
 from ..models.classifier import Classifier
 from ..models.multi_decoder import MultiDecoder, SwitchState, TagEncoder
 from ..models.pointer_decoder import PointerState
-from ..models.transformer_decoder import TransformerDecoder, TransformerDecoderState
+from ..models.transformer_decoder import TransformerDecoderState
 from ..special_tokens import BEGIN, END, PAD, UNKNOWN
 from .exports import export_files, require_free
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from ..attention.step import Memory
     from ..data.tokenizer_pair import TokenizerPair
@@ -107,7 +107,6 @@ def formulas() -> Iterator[list[Tensor]]:
     replaced: list[tuple[Any, str, Callable[..., Any]]] = [
         (transformer, "attend", attend),
         (pooling, "attend", attend),
-        (TransformerDecoder, "_feed", _feed),
         (RecurrentLayer, "_run", _run),
         (LSTMN, "forward", lstmn),
         (recurrent, "attend_step", attend_step),
@@ -149,23 +148,6 @@ def _attend(
     else:
         w = torch.softmax(e, -1)
     return w @ v, w
-
-
-def _feed(decoder: TransformerDecoder, tokens: Tensor, state: TransformerDecoderState, weights: bool) -> Any:
-    """`TransformerDecoder._feed` for one position, of a cache that is a list of keys and values."""
-    at = state.position
-    after: list[tuple[Tensor, Tensor]] = []
-    layer_weights: list[Any] = []
-    x, mask = decoder._embed(tokens, at), padding(state.lengths) if state.padded else None
-    for layer, (keys, values), source in zip(decoder.layers, state.cache, state.source, strict=True):
-
-        def write(k: Tensor, v: Tensor, keys: Tensor = keys, values: Tensor = values) -> tuple[Tensor, Tensor]:
-            after.append((torch.cat([keys, k], 2), torch.cat([values, v], 2)))
-            return after[-1]
-
-        x, w = layer.step(x, at, write, source, mask, weights=weights)
-        layer_weights.append(w)
-    return x, replace(state, cache=cast("Tensor", after), position=at + 1), layer_weights
 
 
 def _tanh_form(form: TanhForm, a: Tensor, b: Tensor) -> Tensor:
@@ -320,9 +302,16 @@ def _started(decoder: Any, memory: Values, width: int) -> Any:
     return state
 
 
-class TransformerNames(StateNames):
-    """The cache grows by one entry per step."""
+class GrowingState(TransformerDecoderState):
+    """Its cache is a pair of tensors for each layer, which grow by one entry per step."""
 
+    def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        pairs = cast("list[tuple[Tensor, Tensor]]", self.cache)
+        pairs[layer] = torch.cat([pairs[layer][0], k], 2), torch.cat([pairs[layer][1], v], 2)
+        return pairs[layer]
+
+
+class TransformerNames(StateNames):
     def memory(self, state: Any) -> Values:
         if state.source[0] is None:
             return {}
@@ -338,7 +327,7 @@ class TransformerNames(StateNames):
         cache: Any = [(rows[f"cache_keys.{n}"], rows[f"cache_values.{n}"]) for n in layers]
         source = [(memory[f"source_keys.{n}"], memory[f"source_values.{n}"]) if memory else None for n in layers]
         lengths = memory.get("lengths", torch.zeros(0))
-        return TransformerDecoderState(cache, cache[0][0].shape[2], source, lengths, bool(memory))
+        return GrowingState(cache, cache[0][0].shape[2], source, lengths, bool(memory))
 
 
 class RecurrentNames(StateNames):
@@ -576,35 +565,37 @@ def _sources(model: Any) -> tuple[Values, dict[str, Axes]]:
     return {"source": ids, "lengths": lengths}, axes
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
 def _graph(module: nn.Module, example: Values, axes: dict[str, Axes]) -> tuple[Any, Values]:
     """The graph of a module, and what it gives for the example."""
     outputs = module(example)
     shapes = {name: {n: axis for n, axis in enumerate(axes[name]) if axis} for name in example}
-    logging.disable(logging.WARNING)  # about operators of torchvision, and axes that are equal
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            program = torch.onnx.export(
-                module,
-                (),
-                kwargs={"values": example},
-                dynamo=True,
-                opset_version=OPSET,
-                input_names=list(example),
-                output_names=list(outputs),
-                dynamic_shapes={"values": shapes},
-                external_data=False,
-                verbose=False,
-            )
-    finally:
-        logging.disable(logging.NOTSET)
+    with quiet():  # about operators of torchvision, and axes that are equal
+        program = torch.onnx.export(
+            module,
+            (),
+            kwargs={"values": example},
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=list(example),
+            output_names=list(outputs),
+            dynamic_shapes={"values": shapes},
+            external_data=False,
+            verbose=False,
+        )
     assert program is not None
-    graph = program.model_proto
-    graph.ir_version = IR_VERSION
-    _store_halves(graph)
-    library().checker.check_model(graph)
-    _check(graph, example, outputs)
-    return graph, outputs
+    _check(program.model_proto, example, outputs)
+    return program.model, outputs
 
 
 def _check(graph: Any, example: Values, expected: Values) -> None:
@@ -622,52 +613,43 @@ def _check(graph: Any, example: Values, expected: Values) -> None:
             )
 
 
-def _store_halves(model: Any) -> None:
-    """Store weights that float16 holds exactly in it, with a cast to float32, and equal ones once.
+def _finish(model: Any) -> bytes:
+    """The file of a graph: without notes where in the code it comes from, and with halves for floats that they hold.
 
-    The models that ship are written so, and their files stay as small.
+    The models that ship are written in float16, and their files stay as small.
     """
-    onnx, graph = library(), model.graph
-    casts: list[Any] = []
-    stored: dict[bytes, str] = {}
-    again: dict[str, str] = {}
-    kept = []
-    for weight in graph.initializer:
-        array = onnx.numpy_helper.to_array(weight)
-        key = array.dtype.str.encode() + str(array.shape).encode() + array.tobytes()
-        if stored.setdefault(key, weight.name) != weight.name:
-            again[weight.name] = stored[key]
-            continue
+    import onnx_ir
+    from onnx_ir.passes import common
+
+    common.DeduplicateInitializersPass(size_limit=sys.maxsize)(model)
+    common.ClearMetadataAndDocStringPass()(model)
+    graph, first = model.graph, next(iter(model.graph))
+    for weight in list(graph.initializers.values()):
+        array = weight.const_value.numpy()
         half = array.astype(np.float16) if array.dtype == np.float32 and array.size > 64 else array
-        if half.dtype == np.float16 and np.array_equal(half.astype(np.float32), array):
-            kept.append(onnx.numpy_helper.from_array(half, f"{weight.name}.half"))
-            casts.append(
-                onnx.helper.make_node("Cast", [f"{weight.name}.half"], [weight.name], to=onnx.TensorProto.FLOAT)
-            )
-        else:
-            kept.append(weight)
-    _rename(graph, again)
-    nodes = list(graph.node)
-    for node in nodes:
-        del node.metadata_props[:]  # where in the code it comes from: a quarter of a small file
-    del graph.initializer[:], graph.node[:], graph.value_info[:]
-    graph.initializer.extend(kept)
-    graph.node.extend(casts + nodes)
-
-
-def _rename(graph: Any, names: dict[str, str]) -> None:
-    """Read other values, also inside the bodies of loops."""
-    for node in graph.node:
-        node.input[:] = [names.get(name, name) for name in node.input]
-        for attribute in node.attribute:
-            _rename(attribute.g, names)
+        if half.dtype != np.float16 or not np.array_equal(half.astype(np.float32), array):
+            continue
+        del graph.initializers[weight.name]
+        tensor = onnx_ir.tensor(half, name=f"{weight.name}.half")
+        stored = onnx_ir.Value(name=tensor.name, type=onnx_ir.TensorType(tensor.dtype), shape=onnx_ir.Shape(half.shape))
+        stored.const_value = tensor
+        graph.register_initializer(stored)
+        cast_up = onnx_ir.node("Cast", [stored], {"to": onnx_ir.DataType.FLOAT})
+        graph.insert_before(first, cast_up)
+        weight.replace_all_uses_with(cast_up.outputs[0])
+        cast_up.outputs[0].name = weight.name
+    graph.sort()
+    model.ir_version = IR_VERSION
+    proto = onnx_ir.to_proto(model)
+    library().checker.check_model(proto)
+    return bytes(proto.SerializeToString())
 
 
 def library() -> Any:
     """The package `onnx`, or an error that says how to install it."""
     try:
         import onnx
-        import onnxruntime  # noqa: F401  it checks the graphs
+        import onnxruntime.quantization  # noqa: F401  onnxruntime checks the graphs too
         import onnxscript  # noqa: F401  PyTorch's exporter needs it
     except ModuleNotFoundError as missing:
         raise ValueError(
@@ -678,83 +660,33 @@ def library() -> Any:
 
 # int8
 
-QUANTIZED = ("MatMul", "Gather")
-"""The operators whose constant operand becomes int8."""
 
+def quantized(model: Any) -> Any:
+    """The int8 form of a graph."""
+    import onnx_ir
+    from onnxruntime.quantization import QuantType, quantize_dynamic
 
-def quantize_file(file: Path) -> None:
-    """Replace the graph in a file by its int8 form."""
-    try:
-        from onnxruntime.quantization import QuantType, quantize_dynamic
-    except ModuleNotFoundError as missing:
-        raise ValueError(
-            f"int8 graphs need {missing.name}, which is not installed; install it with: pip install 'regard[export]'"
-        ) from missing
-    onnx = library()
-    model = onnx.load(file)
-    fold_weights(model)
-    logger = logging.getLogger()
-    before = logger.level
-    logger.setLevel(logging.ERROR)  # it advises a preparation that these graphs do not need
-    try:
+    onnx, graph = library(), model.graph
+    for node in graph:  # the tool transposes the matrices of products in place, also where a table is the same tensor
+        matrix = node.inputs[1] if node.op_type == "Gemm" else None
+        if matrix is not None and len(matrix.uses()) > 1:
+            own = onnx_ir.Value(name=f"{matrix.name}.{node.name}", type=matrix.type, shape=matrix.shape)
+            own.const_value = matrix.const_value
+            graph.register_initializer(own)
+            node.replace_input_with(1, own)
+    proto = onnx_ir.to_proto(model)
+    del proto.graph.value_info[:]  # of the matrices before the tool transposes them
+    with quiet(), TemporaryDirectory() as folder:  # the tool advises a preparation that these graphs do not need
+        file = Path(folder) / "int8.onnx"
         quantize_dynamic(
-            model,
+            proto,
             file,
-            op_types_to_quantize=list(QUANTIZED),
+            op_types_to_quantize=["MatMul", "Gather"],
             per_channel=True,
-            reduce_range=True,  # seven bits: CPUs without VNNI add two products in sixteen bits, which would overflow
+            reduce_range=True,  # seven bits: CPUs without VNNI add two products in sixteen bits, which overflow
             weight_type=QuantType.QInt8,
         )
-    finally:
-        logger.setLevel(before)
-    quantized = onnx.load(file)
-    sort_nodes(quantized)
-    onnx.checker.check_model(quantized)
-    file.write_bytes(quantized.SerializeToString())
-
-
-def fold_weights(model: Any) -> None:
-    """Replace casts and transposes of weights by the weights that they give: only constants are quantized."""
-    onnx = library()
-    to_array, graph = onnx.numpy_helper.to_array, model.graph
-    weights = {weight.name: weight for weight in graph.initializer}
-    nodes = []
-    for node in graph.node:
-        constant = weights.get(node.input[0]) if len(node.input) == 1 else None
-        attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-        if constant is not None and node.op_type == "Cast" and attributes["to"] == onnx.TensorProto.FLOAT:
-            array = to_array(constant).astype(np.float32)
-        elif constant is not None and node.op_type == "Transpose":
-            array = np.ascontiguousarray(to_array(constant).transpose(attributes["perm"]))
-        else:
-            nodes.append(node)
-            continue
-        weights[node.output[0]] = onnx.numpy_helper.from_array(array, node.output[0])
-    used = _names_read(nodes)
-    del graph.node[:], graph.initializer[:]
-    graph.node.extend(nodes)
-    graph.initializer.extend(weight for name, weight in weights.items() if name in used)
-
-
-def sort_nodes(model: Any) -> None:
-    """Put every node after those whose results it reads. The tool's own sort does not look into the bodies of loops."""
-    nodes = list(model.graph.node)
-    makers = {name: number for number, node in enumerate(nodes) for name in node.output}
-    reads = {
-        number: {makers[name] for name in _names_read([node]) & makers.keys()} for number, node in enumerate(nodes)
-    }
-    del model.graph.node[:]
-    model.graph.node.extend(nodes[number] for number in TopologicalSorter(reads).static_order())
-
-
-def _names_read(nodes: Iterable[Any]) -> set[str]:
-    """The values that nodes read, also inside the bodies of loops."""
-    names = set()
-    for node in nodes:
-        names.update(node.input)
-        for attribute in node.attribute:
-            names |= _names_read(attribute.g.node)
-    return names
+        return onnx_ir.from_proto(onnx.load(file))
 
 
 # The export
@@ -795,12 +727,14 @@ def export_onnx(
     folder = require_free(folder, "onnx", force=force)
     if problem := model.config.export_problem("onnx"):
         raise ValueError(problem)
-    if not isinstance(model, Classifier):
-        _names(model)  # decoders that are not exported are refused here
     library()
     copied: Any = deepcopy(model).cpu().float().eval()
     with torch.no_grad(), formulas() as maps:
-        graphs, description = (_classifier if isinstance(model, Classifier) else _encoder_decoder)(copied, maps)
+        if isinstance(model, Classifier):
+            graph, outputs = _graph(ClassifierGraph(copied), *_sources(copied))
+            graphs, description = {"classifier": graph}, {"outputs": list(outputs)}
+        else:
+            graphs, description = _encoder_decoder(copied, maps)
     values = {
         "task": model.task,
         "reads": model.config.encoder.reads,
@@ -813,20 +747,13 @@ def export_onnx(
         values["tags"] = dict(zip(tokenizers.source.pieces(tags), tags, strict=True))
     with export_files(folder, weights) as unfinished:
         for name, graph in graphs.items():
-            file = Path(unfinished) / f"{name}.onnx"
-            file.write_bytes(graph.SerializeToString())
-            if quantization == "int8":
-                quantize_file(file)
+            graph = quantized(graph) if quantization == "int8" else graph
+            (Path(unfinished) / f"{name}.onnx").write_bytes(_finish(graph))
         tokenizers.save(unfinished)
         files = sorted(Path(unfinished).iterdir())
         values |= {"files": [file.name for file in files], "size": sum(file.stat().st_size for file in files)}
         write_text(Path(unfinished) / DESCRIPTION, json.dumps(values, indent=2) + "\n")
     return folder
-
-
-def _classifier(model: Classifier, maps: list[Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
-    graph, outputs = _graph(ClassifierGraph(model), *_sources(model))
-    return {"classifier": graph}, {"outputs": list(outputs)}
 
 
 def _encoder_decoder(model: EncoderDecoder, maps: list[Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from .exercise import Choice, Function, Quantity
+from .check import Choice, Function, Quantity
 
 _draw = torch.Generator().manual_seed(3)
 
@@ -381,3 +381,5 @@ ALIGNMENT = [
         hint="Move one energy by a millionth: does the sampled place change?",
     ),
 ]
+
+EXERCISES = [*LOOKUP, *ALIGNMENT]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .exercise import Choice, Function, Quantity
+from .check import Choice, Function, Quantity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -631,3 +631,5 @@ TRANSFORMER_LAYER = [
         hint="The rows of W_1 are the width of its input, the columns that of its output.",
     ),
 ]
+
+EXERCISES = [*TRANSFORMER_LAYER, *TRANSFORMER, *RECURRENT, *CLASSIFICATION]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .exercise import Choice, Function, Quantity
+from .check import Choice, Function, Quantity
 
 _draw = torch.Generator().manual_seed(4)
 
@@ -362,3 +362,5 @@ HEADS_AND_MASKS = [
         hint="What is the least loss if one of two letters follows, by chance?",
     ),
 ]
+
+EXERCISES = [*SELF_ATTENTION, *HEADS_AND_MASKS]

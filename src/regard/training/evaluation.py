@@ -15,7 +15,7 @@ import torch
 from ..data.batches import Batches
 from ..data.corpora import scenes
 from ..data.encoding import EncodedCorpus
-from ..data.pair_reader import PairReader
+from ..data.rows import PairReader
 from ..data.tokenizer_pair import UnknownLabelError
 from ..decoding.translation import translate
 from ..messages import count_of

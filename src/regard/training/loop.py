@@ -59,7 +59,7 @@ from .optimizer import (
     require_parts,
 )
 from .own_model import ModelLoss, as_loss
-from .run import Provenance
+from .run import Provenance, changed_settings
 from .tasks import recipe_loss
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ class Training:
                 "standing": asdict(self.standing),
                 "chance": states,
                 "sums": None if self._sums is None else self._sums.cpu(),
-                "groups": list(parameter_groups(self.model, self.settings)),
+                "settings": self._settings(),
             },
         }
         if sharded:
@@ -335,6 +335,10 @@ class Training:
         if self.precision.scaler is not None:
             state["MixedPrecision"] = self.precision.scaler.state_dict()
         self.checkpoints.save(self.update, state, self.standing.best_update, shards, self.metrics.mark())
+
+    def _settings(self) -> dict[str, Any]:
+        """The sections of the recipe that may be others when the run goes on."""
+        return {name: values for name, values in self.run.recipe.to_dict().items() if name in ("training", "search")}
 
     def _save_interrupted(self) -> None:
         """Without a snapshot: the average at the end is over the same updates as without the interruption."""
@@ -426,10 +430,13 @@ class Training:
         if self.precision.scaler is not None and "MixedPrecision" in checkpoint:
             self.precision.scaler.load_state_dict(checkpoint["MixedPrecision"])
         self.standing = ValidationState(**state["standing"])
-        if changed := extension.changed_since(update):
+        changed = extension.changed
+        if former := state.get("settings"):  # a session that changed some may have been killed before its checkpoint
+            changed = changed_settings(former, self._settings())
+        if changed:
             # Patience begins anew. The last score is looked up at the end, and another search may have another one.
             self.standing.poor = self.standing.since_cut = self.standing.last_update = 0
-            if any(key.startswith(("data.", "training.best")) for key in changed):
+            if "training.best" in changed:
                 self.standing.forget_best()
         if self.settings.ema:
             self.average = MovingAverage(self.model, self.settings.ema, state.get("average"))
@@ -563,7 +570,7 @@ class ValidationState:
         return 0 < settings.patience <= self.poor
 
     def forget_best(self) -> None:
-        """Scores on other data cannot be compared with those so far."""
+        """Another measure cannot be compared with the scores so far."""
         self.best, self.best_loss, self.best_update = -math.inf, math.nan, 0
 
 

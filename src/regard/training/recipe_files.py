@@ -39,7 +39,7 @@ def fill_sections(values: dict[str, Any]) -> None:
     init = training.get("init") if isinstance(training, dict) else None
     if not isinstance(init, str) or not init or ("encoder" in values and {"decoder", "head"} & set(values)):
         return  # a recipe in full; that of a run that goes on no longer needs the model
-    from ..data.pair_reader import READER
+    from ..data.tokenizer_pair import READER
     from .fine_tuning import read_model
 
     folder, config, model = read_model(init)

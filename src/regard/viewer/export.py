@@ -40,17 +40,15 @@ if TYPE_CHECKING:
 
 SIDE = 256
 """Cells along a tile of the map (data/tiles.js)."""
-LARGE = 240
-"""Cells of the Model view's large map (views/model/model.js)."""
 
 
 def _tiles(shape: tuple[int, ...], size: int) -> list[Tile]:
-    """The map's tiles of every level that has at most `size` cells along a side, and the Model view's large map."""
+    """The map's tiles of every level that has at most `size` cells along a side."""
     *_, queries, keys = shape
     longest, level = max(queries, keys), 0
     while SIDE << level < longest:
         level += 1
-    tiles = [Tile(0, 0, queries, keys, min(LARGE, queries), min(LARGE, keys))]
+    tiles = []
     while level >= 0 and -(-longest >> level) <= max(size, SIDE):
         reach = SIDE << level
         for top, left in product(range(0, queries, reach), range(0, keys, reach)):

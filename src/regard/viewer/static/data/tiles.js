@@ -8,7 +8,7 @@ import { gather } from "./tokens.js";
 
 const KEPT = 160; // of a head's tiles: 256 KiB of numbers and as much of colours each
 const AT_ONCE = 4;
-export const AGAIN = 120; // milliseconds until the rest of a tile is asked for
+const AGAIN = 120; // milliseconds until the rest of a tile is asked for
 
 /** The level whose cells are between one and two pixels wide where a weight is `scale` pixels wide. */
 export function levelAt(scale) {
@@ -38,7 +38,7 @@ export class Tiles {
     this.call = call;
     this.params = params;
     this.changed = changed;
-    this.kept = new Map(); // name → {level, row, column, data, width, height} or {error, until}
+    this.kept = new Map(); // name → {level, row, column, data, width, height, computed, note} or {error, until}
     this.running = new Map(); // name → AbortController
     this.waiting = null; // nothing was asked for yet
     this.top = levelAt(TILE_SIDE / Math.max(call.queries, call.keys)); // where the whole head is one tile
@@ -98,8 +98,8 @@ export class Tiles {
     const asked = { ...this.params, ...bounds(level, row, column, this.call.queries, this.call.keys) };
     try {
       for (;;) {
-        const { data, shape, computed = 1 } = await this.source.array(`${this.path}/tile`, asked, control.signal);
-        this.keep(name, { level, row, column, data, height: shape[0], width: shape[1], computed });
+        const { data, shape, computed = 1, note } = await this.source.array(`${this.path}/tile`, asked, control.signal);
+        this.keep(name, { level, row, column, data, height: shape[0], width: shape[1], computed, note });
         if (computed >= 1) break;
         this.changed(); // a part of it; the rest is computed meanwhile, and asked for again
         await new Promise((resume) => setTimeout(resume, AGAIN));

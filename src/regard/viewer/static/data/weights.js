@@ -2,7 +2,7 @@
 import { LATER } from "./sources.js";
 import { callPath, gather } from "./tokens.js";
 
-const BLOCK = 1 << 19; // weights in one answer: 1 MB as float16
+const BLOCK = 1 << 18; // weights in one answer: 1 MB
 const DENSE = 2048; // keys up to which whole rows are fetched; beyond, the strongest of each row
 export const STRONGEST = 128;
 const KEPT = 1 << 24; // weights kept; the blocks longest unused go first
@@ -71,7 +71,7 @@ export class Rows {
   array(part) {
     const { signal } = this.ending;
     if (this.target) return this.source.array(`${this.path}/contributions`, { ...this.target, ...part }, signal);
-    return this.source.array(`${this.path}/weights`, { entry: this.entry, ...part, type: "float16" }, signal);
+    return this.source.array(`${this.path}/weights`, { entry: this.entry, ...part, type: "float32" }, signal);
   }
 
   async load(number) {

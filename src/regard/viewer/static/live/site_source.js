@@ -6,6 +6,7 @@ import {
   caption,
   classOf,
   continueText,
+  fetched,
   limitOf,
   nextTokens,
   OnnxModel,
@@ -23,7 +24,7 @@ class SiteSource {
   /** @type {LiveModels} */
   live;
 
-  constructor(base, runtime, progress = (_name, _share) => {}) {
+  constructor(base, runtime, progress) {
     this.base = base;
     this.runtime = runtime;
     this.progress = progress;
@@ -34,14 +35,7 @@ class SiteSource {
 
   /** @returns {Promise<any>} */
   async fetched(file) {
-    return (await this.response(file)).json();
-  }
-
-  /** @returns {Promise<any>} */
-  async response(file) {
-    const response = await fetch(`${this.base}/${file}`).catch(() => null);
-    if (!response?.ok) throw new Error(`${file} did not arrive; reload the page`);
-    return response;
+    return (await fetched(`${this.base}/${file}`)).json();
   }
 
   /** What the site holds, and the models that run here. */
@@ -91,7 +85,7 @@ class SiteSource {
 
   /** One layer and head of a model over the text that was prepared. */
   async inside({ model, text, layer = 0, head = 0 }) {
-    const response = await this.response(`inside-${model}.bin`);
+    const response = await fetched(`${this.base}/inside-${model}.bin`);
     const { text: prepared, answers } = await unzipped(response).json();
     const found = text === prepared && answers[`${layer}/${head}`];
     if (!found)
@@ -183,7 +177,7 @@ const LIVE_PATHS = Object.keys(ANSWERS);
 /** Models by name; each is fetched when it is first needed. */
 class LiveModels {
   /** `base` is the folder of the models; `runtime()` resolves to onnxruntime-web; `progress(name, share)` is told. */
-  constructor(about, base, runtime, progress = (_name, _share) => {}) {
+  constructor(about, base, runtime, progress) {
     this.about = about;
     this.models = new Map(
       about.models.map(({ name }) => [
@@ -239,12 +233,7 @@ class LiveModels {
     const model = await this.first("caption");
     const { pixels, width, height } = await pixelsOf(blob, model.about.picture);
     const answer = await caption(model, this.title(model.name), pixels, signal);
-    const picture = await new Promise((done) => {
-      const reader = new FileReader();
-      reader.onload = () => done(reader.result);
-      reader.readAsDataURL(blob);
-    });
-    return { ...answer, picture, proportions: [width, height] };
+    return { ...answer, picture: URL.createObjectURL(blob), proportions: [width, height] };
   }
 
   /** A trace of a model over a text: {id, summary, json, arrays}. */
@@ -390,7 +379,6 @@ function finished(model, title, text, sides, made, prompt, generate) {
     sides: part("tokens"),
     side_words: part("words"),
     side_special: part("special"),
-    side_sentences: {},
     prompt,
     missed: [],
     made: { model: model.name, text, second: null, generate },
@@ -487,9 +475,7 @@ export function siteSource() {
   const load = async () => {
     const ort = await import(new URL("ort/ort.wasm.bundle.min.mjs", document.baseURI).href);
     ort.env.wasm.numThreads = 1; // several need headers that a static host does not send
-    const packed = await fetch(new URL("ort/ort-wasm.bin", document.baseURI)).catch(() => null);
-    if (!packed?.ok) throw new Error("What runs the models did not arrive; reload the page");
-    ort.env.wasm.wasmBinary = await unzipped(packed).arrayBuffer();
+    ort.env.wasm.wasmBinary = await unzipped(await fetched("ort/ort-wasm.bin")).arrayBuffer();
     return ort;
   };
   let loading = null;

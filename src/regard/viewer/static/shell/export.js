@@ -1,5 +1,5 @@
 // Saving what is shown as a file, and copying a link to it.
-import { context2d, inks, onPaper, shortened, textLines } from "../draw/canvas.js";
+import { context2d, inks, onPaper, polyline, shortened, textLines } from "../draw/canvas.js";
 import { el } from "../draw/elements.js";
 
 const LONGEST = 1500; // letters of a text that a link may carry
@@ -51,7 +51,7 @@ export async function exportView(shell, kind, asShown = false) {
 
 /** Keys of the state that each view reads besides the shared ones: a link to one view leaves those of the others out. */
 const OWN = {
-  heads: ["other", "heads", "pins", "mute", "mass", "shift", "part", "toward", "at"],
+  heads: ["other", "heads", "pins", "mute", "mass", "shift", "toward", "at"],
   model: ["sort", "pool", "head"],
   neuron: ["head", "query", "at"],
   map: ["head", "query", "pins", "map", "toward"],
@@ -173,10 +173,7 @@ function drawStrokes(pen, strokes, y, colors) {
   strokes.forEach(({ label, width, opacity }, at) => {
     const x = EDGE + 100 + 78 * at;
     Object.assign(pen, { strokeStyle: colors.ink, lineWidth: width, globalAlpha: opacity });
-    pen.beginPath();
-    pen.moveTo(x, y);
-    pen.lineTo(x + 34, y);
-    pen.stroke();
+    polyline(pen, [x, y, x + 34, y]);
     Object.assign(pen, { globalAlpha: 1, fillStyle: colors.ink });
     pen.fillText(label, x + 40, y);
   });

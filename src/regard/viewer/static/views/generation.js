@@ -2,9 +2,10 @@
 import { callOf, fileParts, gather, plain, sideOf } from "../data/tokens.js";
 import { Links, Rows, STRONGEST } from "../data/weights.js";
 import { drawFlow, shade, shadeSigned } from "../draw/alignments.js";
-import { context2d, fit, inks, painter } from "../draw/canvas.js";
+import { context2d, inks, makeBoard, onPaper, painter, place } from "../draw/canvas.js";
 import {
   barRow,
+  bounded,
   callChoice,
   counted,
   el,
@@ -89,18 +90,18 @@ class Generation {
     this.text = el("div.tokens", { role: "group", "aria-label": "What it looked at" });
     this.lookedTitle = el("h2.quietly");
     this.out = el("div.tokens", { role: "group", "aria-label": "What it wrote", "data-arrows": true });
-    this.chart = el("canvas", {
-      role: "img",
-      "aria-label": "What every token looked at: one column per token written",
-    });
-    this.chartBox = el("div.chart", this.chart);
+    this.chartBox = el("div.chart");
     this.scale = el("p.quietly.small");
     this.charted = el("p.quietly.small");
     this.strongest = el("div");
     this.next = new NextTokenPanel(context);
     this.aside = el("aside.aside", { "aria-label": "The strongest keys" }, this.strongest, this.next.root);
-    this.chart.addEventListener("pointerdown", (event) => this.jump(event));
-    this.chart.addEventListener("pointermove", (event) => event.buttons && this.jump(event));
+    const label = "What every token looked at: one column per token written";
+    this.chart = makeBoard(this.chartBox, { role: "img", "aria-label": label }, (pen, width, height) =>
+      this.chartOn(pen, width, height),
+    );
+    this.chart.node.addEventListener("pointerdown", (event) => this.jump(event));
+    this.chart.node.addEventListener("pointermove", (event) => event.buttons && this.jump(event));
     const reading = el(
       "div.drawing.plain.over-time",
       el("div.scrubber", this.play, this.slider),
@@ -120,8 +121,6 @@ class Generation {
       el("div.controls", this.callBox, this.buttons, this.sink, this.answerChoice.root, this.buttons.every),
       el("div.split", reading, this.aside),
     );
-    this.watcher = new ResizeObserver(() => this.paint());
-    this.watcher.observe(this.chartBox);
     this.update(context.state.get());
   }
 
@@ -178,7 +177,7 @@ class Generation {
 
   /** @returns {KeyBinding[]} */
   get keys() {
-    const to = (step) => this.context.state.set({ step: Math.min(this.written.length - 1, Math.max(0, step)) });
+    const to = (step) => this.context.state.set({ step: bounded(step, 0, this.written.length - 1) });
     return [
       { key: "ArrowRight", text: "next token", run: () => to(this.step + 1) },
       { key: "ArrowLeft", text: "previous token", run: () => to(this.step - 1) },
@@ -207,9 +206,8 @@ class Generation {
   }
 
   jump(event) {
-    const { left, width } = this.chart.getBoundingClientRect();
-    const step = Math.floor(((event.clientX - left) / width) * this.written.length);
-    this.context.state.set({ step: Math.min(this.written.length - 1, Math.max(0, step)) });
+    const step = Math.floor((place(event, this.chart.node).x / this.chart.size.width) * this.written.length);
+    this.context.state.set({ step: bounded(step, 0, this.written.length - 1) });
   }
 
   // Drawing
@@ -260,8 +258,7 @@ class Generation {
     this.strongest.replaceChildren(...strongestKeys(this, weights));
     const read = this.trace.sides[this.call.query_side] ?? [];
     this.next.show(read.slice(0, row + 1), label);
-    const { clientWidth, clientHeight } = this.chartBox;
-    if (clientWidth) this.chartOn(fit(this.chart, clientWidth, clientHeight), clientWidth, clientHeight);
+    this.chart.ask();
   }
 
   amount(weights, at, most) {
@@ -293,41 +290,23 @@ class Generation {
     const items = this.keySide.labels
       .slice(this.first)
       .map((label, at) => ({ label, shade: this.amount(weights, at + this.first, most) }));
-    const ruler = context2d(el("canvas"));
-    const below = drawFlow(ruler, items, 20, 48, width - 40, palette, colors, signed);
-    return {
-      width,
-      height: below + CHART + 30,
-      draw: (ctx) => {
-        ctx.fillStyle = colors.paper;
-        ctx.fillRect(0, 0, width, below + CHART + 30);
-        ctx.fillStyle = colors.ink;
-        ctx.font = `600 16px ${colors.font}`;
-        ctx.textBaseline = "middle";
-        const title = signed
-          ? `contributions to ${this.answerChoice.name}`
-          : `${this.written[this.step].label} looked at`;
-        ctx.fillText(title, 20, 24);
-        drawFlow(ctx, items, 20, 48, width - 40, palette, colors, signed);
-        ctx.save();
-        ctx.translate(20, below + 10);
-        this.chartOn(ctx, width - 40, CHART);
-        ctx.restore();
-      },
-    };
+    const title = signed ? `contributions to ${this.answerChoice.name}` : `${this.written[this.step].label} looked at`;
+    const flow = (pen) => drawFlow(pen, items, 20, 48, width - 40, palette, colors, signed);
+    const below = flow(context2d(el("canvas")));
+    return onPaper(width, below + CHART + 30, colors.paper, (pen) => {
+      Object.assign(pen, { fillStyle: colors.ink, font: `600 16px ${colors.font}`, textBaseline: "middle" });
+      pen.fillText(title, 20, 24);
+      flow(pen);
+      pen.translate(20, below + 10);
+      this.chartOn(pen, width - 40, CHART);
+    });
   }
 
   legend() {
-    if (this.contributions.on) {
-      const most = number(largestSize(this.shown(this.step)));
-      return {
-        signed: true,
-        from: `−${most}`,
-        to: most,
-        words: `contribution to ${this.answerChoice.name}, square-root scale`,
-      };
-    }
-    return { to: "1", words: "weight, square-root scale" };
+    if (!this.contributions.on) return { to: "1", words: "weight, square-root scale" };
+    const most = number(largestSize(this.shown(this.step)));
+    const words = `contribution to ${this.answerChoice.name}, square-root scale`;
+    return { signed: true, from: `−${most}`, to: most, words };
   }
 
   subject() {
@@ -362,7 +341,7 @@ class Generation {
   destroy() {
     this.player.pause();
     this.paint.cancel();
-    this.watcher.disconnect();
+    this.chart.close();
     this.next.close();
     this.answerChoice.close();
     this.contributions.close();

@@ -16,7 +16,7 @@ import {
   tick,
 } from "../draw/elements.js";
 import { AnswerChoice } from "./contributions.js";
-import { MapCamera, MapPanel, MaskReader } from "./map_panel.js";
+import { MapCamera, MapPanel } from "./map_panel.js";
 
 /** @type {View} */
 export const map = {
@@ -56,7 +56,6 @@ class MapView {
     this.cross = null;
     this.panels = [];
     this.shown = [];
-    this.masks = new MaskReader(context.source, () => this.redraw());
     this.controls = new MapControls(this);
     this.columns = [0, 1].map(() => el("div.panel-column.map-column", el("p.panel-title"), el("div.drawing")));
     this.camera = new MapCamera({
@@ -209,7 +208,6 @@ class MapView {
       /** The largest contribution of the call of a map; 0 where its weights are shown. */
       peak: (at) => (this.target(at) && this.contributions(at)?.peak) || 0,
       answer: this.answerChoice.name,
-      masked: (at, reading) => this.masks.masked(this.shownTarget(at), reading),
     };
   }
 
@@ -588,7 +586,7 @@ class MapAside {
   }
 
   readingOf() {
-    const { panels, titles, cross, pool, masked, peak, answer } = this.look();
+    const { panels, titles, cross, pool, peak, answer } = this.look();
     const found = cross ? panels.map((panel) => panel.read(cross)) : [];
     const first = found.find(Boolean);
     const { queries, keys } = panels[0].call;
@@ -605,21 +603,15 @@ class MapAside {
       rows * columns === 1
         ? `the ${noun}${to} of`
         : `the ${POOLS[pool]} of ${count(rows)} × ${count(columns)} ${noun}s${to} of`;
-    const values = found.flatMap((one, at) =>
-      one
-        ? [
-            ...(panels.length > 1 ? [el("p.quietly.map-of", titles[at])] : []),
-            el("p.map-value", { title: titles[at] }, peak(at) ? number(one.value) : exact(one.value)),
-          ]
-        : [],
-    );
+    const numbers = found.map((one, at) => one && (peak(at) ? number(one.value) : exact(one.value)));
+    const values = numbers.flatMap((text, at) => [
+      text && panels.length > 1 ? el("p.quietly.map-of", titles[at]) : "",
+      text ? el("p.map-value", { title: titles[at] }, text) : "",
+    ]);
     const { query, key } = panels[0].sides;
-    const numbers = found.flatMap((one, at) => (one ? [peak(at) ? number(one.value) : exact(one.value)] : []));
-    this.answer.show(`${query[first.row]} → ${key[first.column]}: ${numbers.join(" and ")}`);
-    const closed = found.some((one, at) => one && masked(at, one));
+    this.answer.show(`${query[first.row]} → ${key[first.column]}: ${numbers.filter(Boolean).join(" and ")}`);
     return [
       ...values,
-      closed ? el("p.map-masked", "Masked: this query may not look at this key.") : "",
       el("p.quietly", what),
       ...around("query", first.row, rows, query),
       ...around("key", first.column, columns, key),

@@ -1,6 +1,6 @@
 // Model: every head of every layer as a small map, in place or sorted, with what it does; one of them large beside.
-import { LARGE_MAP_SIDE, SMALL_MAP_SIDE } from "../data/constants.js";
-import { AGAIN } from "../data/tiles.js";
+import { SMALL_MAP_SIDE } from "../data/constants.js";
+import { Tiles } from "../data/tiles.js";
 import {
   callName,
   callPath,
@@ -288,7 +288,7 @@ class Model {
       sort: this.state.sort ?? null,
       cells,
       thumbs: thumbs && { shape: thumbs.shape, peaks: thumbs.peaks, data: Array.from(thumbs.data) },
-      large: large && { shape: large.shape, data: Array.from(large.data), computed: large.computed },
+      large: large && { shape: [large.height, large.width], data: Array.from(large.data), computed: large.computed },
     };
   }
 
@@ -401,86 +401,64 @@ class HeadDetails {
     this.bigCanvas = el("canvas.big", { role: "img" });
     this.scale = el("p.quietly.small");
     this.chosen = el("p.finding", { hidden: true }); // where the word looks that was chosen in Heads
-    /** @type {ArrayAnswer | null} */
-    this.large = null;
     this.shown = null;
+    /** @type {Tiles | null} */
+    this.tiles = null;
     this.why = "";
     /** @type {Record<string, number>} */
     this.thresholds = {};
   }
 
-  /** The chosen head, large: fetched as a tile, again and again while it is not computed whole. */
-  async show(cell, { entry = 0, pool = "max" }) {
+  /** The chosen head, large: the tile of the map that holds all of it, drawn again and again until it is computed whole. */
+  show(cell, { entry = 0, pool = "max" }) {
     this.shown = cell;
-    this.looking?.abort(); // another head or pooling
-    this.looking = new AbortController();
-    const { signal } = this.looking;
-    this.large = null;
+    this.close(); // another head or pooling
+    const { source, trace } = this.context;
+    const asked = { head: cell.head, entry, pool };
+    this.tiles = new Tiles(source, callPath(trace, cell.call), cell.call, asked, () => this.paint());
+    this.tiles.want([[this.tiles.top, 0, 0]]);
     this.chosen.hidden = true;
     this.describe(cell);
     context2d(this.bigCanvas).clearRect(0, 0, this.bigCanvas.width, this.bigCanvas.height); // it was another's
     this.scale.textContent = "Computing …";
-    const { queries, keys } = cell.call;
-    const [height, width] = [Math.min(LARGE_MAP_SIDE, queries), Math.min(LARGE_MAP_SIDE, keys)];
-    const params = {
-      head: cell.head,
-      entry,
-      top: 0,
-      left: 0,
-      bottom: queries,
-      right: keys,
-      height,
-      width,
-      pool,
-    };
-    try {
-      while (!signal.aborted) {
-        const found = await this.context.source.array(
-          `${callPath(this.context.trace, cell.call)}/tile`,
-          params,
-          signal,
-        );
-        if (signal.aborted) return;
-        this.large = found;
-        this.paint();
-        if (found.computed >= 1) return;
-        await new Promise((resume) => setTimeout(resume, AGAIN));
-      }
-    } catch (error) {
-      this.context.fail(error);
-    }
+  }
+
+  /** The whole head as one tile; null until some of it is here. */
+  get large() {
+    const tile = this.tiles?.find(this.tiles.top, 0, 0);
+    return tile?.data ? tile : null;
   }
 
   paint() {
-    if (!this.large) return;
-    const { data, shape, computed, note } = this.large;
-    const most = Float32Array.from(data).reduce((a, b) => Math.max(a, b), 0);
-    const tile = { data, width: shape[1], height: shape[0] };
-    copy(tile, (x) => Math.sqrt(x / (most || 1)), this.context.palette, this.bigCanvas);
+    const { large } = this;
+    if (!large) this.scale.textContent = this.tiles?.failed(this.tiles.top) ?? "";
+    if (!large) return;
+    const most = large.data.reduce((a, b) => Math.max(a, b), 0);
+    copy(large, (x) => Math.sqrt(x / (most || 1)), this.context.palette, this.bigCanvas);
     const parts = ["queries down, keys across", `colours from 0 to ${number(most)}, square-root scale`];
-    if (note) parts.push(note);
-    if (computed < 1) parts.push(`${Math.floor(100 * computed)} % of it is computed, the rest is blank`);
+    if (large.note) parts.push(large.note);
+    if (large.computed < 1) parts.push(`${Math.floor(100 * large.computed)} % of it is computed, the rest is blank`);
     this.scale.textContent = parts.join("; ");
-    this.showChosen();
+    this.showChosen(large);
   }
 
   /** The chosen word in this head, where the map is not pooled. */
-  showChosen() {
+  showChosen({ data, height, width }) {
     const { trace, state } = this.context;
     const at = chosenQuery(state.get());
-    const { data, shape } = /** @type {ArrayAnswer} */ (this.large);
     const { call } = this.shown;
     this.chosen.hidden = true;
-    if (at === null || at >= shape[0] || shape[0] !== call.queries || shape[1] !== call.keys) return;
+    if (at === null || at >= height || height !== call.queries || width !== call.keys) return;
     this.chosen.hidden = false;
-    const row = Float32Array.from(data.subarray(at * shape[1], (at + 1) * shape[1]));
-    const best = row.reduce((most, weight, j) => (weight > row[most] ? j : most), 0);
+    const row = data.subarray(at * width, (at + 1) * width);
+    const best = row.indexOf(Math.max(...row));
     const [own, other] = ["query", "key"].map((which) => sideOf(trace, call, which, "token").labels);
     this.chosen.textContent = `“${own[at]}” looks most at “${other[best]}” (${row[best].toFixed(2)}).`;
   }
 
   summary(heads) {
     this.close();
+    this.tiles = null;
     this.shown = null;
     this.answer.show("");
     this.root.replaceChildren(
@@ -527,7 +505,7 @@ class HeadDetails {
   }
 
   close() {
-    this.looking?.abort();
+    this.tiles?.close();
   }
 }
 

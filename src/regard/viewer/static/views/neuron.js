@@ -66,7 +66,7 @@ class Neuron {
       draw: () => this.draw(),
       scrolled: () => this.scrolled(),
     });
-    this.canvas = this.scroll.canvases[0];
+    this.canvas = this.scroll.canvas;
     this.box = this.scroll.box;
     this.pane = this.scroll.pane;
     this.paint = this.scroll.paint;

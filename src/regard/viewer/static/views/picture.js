@@ -218,9 +218,8 @@ class PictureView {
     if (this.shown) this.context.announce(this.shown.name);
   }
 
-  box(width, height, { grid }) {
-    const ratio = this.ratio(grid);
-    const inner = within(width - 40, height - 40, ratio);
+  box({ width, height }, { grid }) {
+    const inner = within(width - 40, height - 40, this.ratio(grid));
     return { ...inner, x: inner.x + 20, y: inner.y + 20 };
   }
 
@@ -234,7 +233,7 @@ class PictureView {
     const { shown } = this;
     if (!shown) return;
     const [rows, columns] = shown.grid;
-    const box = this.box(this.board.size.width, this.board.size.height, shown);
+    const box = this.box(this.board.size, shown);
     const [column, row] = at
       ? [Math.floor(((at.x - box.x) / box.width) * columns), Math.floor(((at.y - box.y) / box.height) * rows)]
       : [-1, -1];
@@ -256,7 +255,9 @@ class PictureView {
   }
 
   picture() {
-    return this.shown ? captionPicture(this) : null;
+    if (!this.shown) return null;
+    const { width, height } = this.board.size;
+    return onPaper(width, height, inks(this.stage).paper, (pen) => drawPicture(this, pen, width, height));
   }
 
   /** A dark picture shows where the model did not look; without a picture, cells have colours. */
@@ -265,7 +266,8 @@ class PictureView {
   }
 
   caption() {
-    return this.answer ? `“${this.answer.text}”: the brighter, the more the model looked there` : "";
+    const words = this.answer?.text ?? "";
+    return words && `“${words}”, here “${this.shown?.name}”: the brighter, the more the model looked there`;
   }
 
   table() {
@@ -294,7 +296,7 @@ class PictureView {
       shown && {
         ...shown,
         hovered: this.hovered,
-        box: this.box(this.board.size.width, this.board.size.height, shown),
+        box: this.box(this.board.size, shown),
       }
     );
   }
@@ -354,7 +356,7 @@ function drawPicture(view, pen, width, height) {
     textLines(text, 60).forEach((line, i) => pen.fillText(line, width / 2, height / 2 + 22 * i));
     return;
   }
-  const box = view.box(width, height, shown);
+  const box = view.box({ width, height }, shown);
   drawOver(pen, box, { image: view.image, ...shown, smooth: view.settings.smooth, palette: view.context.palette });
   const cell =
     view.hovered ?? (!view.answer && view.settings.query >= view.special ? view.settings.query - view.special : null);
@@ -367,22 +369,4 @@ function drawPicture(view, pen, width, height) {
     box.width / columns,
     box.height / rows,
   );
-}
-
-function captionPicture(view) {
-  const { shown } = view;
-  const [width, height] = [640, 480];
-  const { paper, ink, font } = inks(view.stage);
-  const draw = (pen) => {
-    if (!shown) return;
-    const inner = within(width - 40, height - 60, view.ratio(shown.grid));
-    drawOver(
-      pen,
-      { ...inner, x: inner.x + 20, y: inner.y + 20 },
-      { image: view.image, ...shown, smooth: view.settings.smooth, palette: view.context.palette },
-    );
-    Object.assign(pen, { fillStyle: ink, font: `14px ${font}`, textAlign: "center" });
-    pen.fillText(shown.name, width / 2, height - 14);
-  };
-  return onPaper(width, height, paper, draw);
 }

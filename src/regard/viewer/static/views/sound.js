@@ -3,7 +3,7 @@
 // POST /api/listen answers {label, probabilities: {label: share}, seconds, waveform: [[least, most], …] evenly over
 // the time, weights: evenly over the time, spelled?: [{letter, weights}]}. Weights are empty or null where there are none.
 import { samplesOf } from "../data/sources.js";
-import { inks, makeBoard, onPaper, place } from "../draw/canvas.js";
+import { inks, makeBoard, onPaper, place, polyline } from "../draw/canvas.js";
 import { el, exact, makeDrop, number, shareCells } from "../draw/elements.js";
 
 /** @type {View} */
@@ -219,22 +219,13 @@ class SoundView {
       pen.fillText(`${((seconds * i) / 5).toFixed(2)} s`, EDGE.left + (wide * i) / 5, height - 12);
     const marks = [this.at, this.audio.paused ? null : this.audio.currentTime / seconds].filter((x) => x !== null);
     Object.assign(pen, { strokeStyle: accent, lineWidth: 2 });
-    for (const mark of marks) {
-      pen.beginPath();
-      pen.moveTo(EDGE.left + mark * wide, EDGE.top);
-      pen.lineTo(EDGE.left + mark * wide, EDGE.top + high);
-      pen.stroke();
-    }
+    for (const x of marks.map((mark) => EDGE.left + mark * wide)) polyline(pen, [x, EDGE.top, x, EDGE.top + high]);
   }
 
   picture() {
     if (!this.answer) return null;
     const { width, height } = this.board.size;
-    const { paper } = inks(this.stage);
-    const draw = (pen) => {
-      this.draw(pen, width, height);
-    };
-    return onPaper(width, height, paper, draw);
+    return onPaper(width, height, inks(this.stage).paper, (pen) => this.draw(pen, width, height));
   }
 
   legend() {
@@ -242,11 +233,8 @@ class SoundView {
   }
 
   table() {
-    if (!this.answer) return [["second", "weight"]];
-    return [
-      ["second", "weight"],
-      ...this.weights.map((weight, i) => [((i + 0.5) * this.answer.seconds) / this.weights.length, weight]),
-    ];
+    const second = (i) => ((i + 0.5) * this.answer.seconds) / this.weights.length;
+    return [["second", "weight"], ...this.weights.map((weight, i) => [second(i), weight])];
   }
 
   drawn() {
