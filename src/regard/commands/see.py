@@ -470,6 +470,4 @@ def _read_file(library: Library, model: ModelEntry, file: str) -> TraceView:
 
     seen, grid = watch_file(library.loaded(model), file)
     seen.model = model.name
-    if not len(seen):
-        raise ValueError(f"no attention of {model.name} could be watched: {seen.advice}")
     return TraceView.of(seen, f"{model.title.split(',')[0]} · {Path(file).name}", grid=grid, pinned=True)
