@@ -23,7 +23,6 @@ from torch import distributed, nn
 
 from ..files import make_folder, sha256, sync
 from ..messages import count_of
-from ..process_group_exit import leave_groups_at_exit
 from .checkpoint import SHARDS
 from .device import accelerator
 
@@ -203,6 +202,8 @@ class Processes:
             return
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.devices))
+        from ..seeing.corpus import leave_groups_at_exit
+
         leave_groups_at_exit()
         if not distributed.is_initialized():
             _join(here, "nccl" if kind == "cuda" else "gloo")
