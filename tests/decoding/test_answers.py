@@ -34,7 +34,7 @@ from regard.models import (
     RecurrentDecoderConfig,
     RecurrentEncoderConfig,
 )
-from regard.seeing.head_report import row_and_column_tokens
+from regard.seeing.patterns import row_and_column_tokens
 from regard.viewer.traces import TraceView
 
 

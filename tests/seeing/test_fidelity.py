@@ -224,7 +224,7 @@ def test_written_out_weights_are_those_that_were_used_though_the_energies_are_ov
 # Wrong weights do not pass
 
 
-@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("length", [6, 128])
 def test_a_missing_mask_is_detected_where_all_values_are_alike(kind: torch.dtype, length: int) -> None:
     q, k, v = (torch.randn(2, 4, length, 16, generator=torch.Generator().manual_seed(at)) for at in range(3))

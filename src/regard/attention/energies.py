@@ -311,14 +311,6 @@ def check_pairwise(form: EnergyForm, a: Float[Tensor, "n q d"], b: Float[Tensor,
         )
 
 
-class FloatLinear(nn.Linear):
-    """`nn.Linear` that keeps its matrix in floating point.
-
-    PyTorch's dynamic quantization replaces layers whose type is exactly `nn.Linear`; `weight` of what it puts there is
-    a method. Layers whose matrix is split, or joined to others for one product, are of this type, and stay as they are.
-    """
-
-
 class LearnedEnergy(nn.Module):
     """An energy with parameters. Subclasses give `split`; calling the module is then the formula."""
 
@@ -381,8 +373,8 @@ class Additive(LearnedEnergy):
     def __init__(self, dim_q: int, dim_k: int, hidden: int, *, bias: bool = False) -> None:
         super().__init__()
         self.dim_q, self.dim_k, self.hidden = dim_q, dim_k, hidden
-        self.query = FloatLinear(dim_q, hidden, bias=bias)
-        self.key = FloatLinear(dim_k, hidden, bias=False)
+        self.query = nn.Linear(dim_q, hidden, bias=bias)
+        self.key = nn.Linear(dim_k, hidden, bias=False)
         self.weight = _uniform(hidden, fan_in=hidden)
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:
@@ -408,7 +400,7 @@ class Concat(LearnedEnergy):
     def __init__(self, dim_q: int, dim_k: int, hidden: int) -> None:
         super().__init__()
         self.dim_q, self.dim_k, self.hidden = dim_q, dim_k, hidden
-        self.joint = FloatLinear(dim_q + dim_k, hidden, bias=False)
+        self.joint = nn.Linear(dim_q + dim_k, hidden, bias=False)
         self.weight = _uniform(hidden, fan_in=hidden)
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:

@@ -27,7 +27,6 @@ from .blocks import (
     is_known,
     pick,
     readable,
-    traced,
 )
 from .part import Part, takes, whole
 
@@ -73,10 +72,6 @@ def check_leading(what: str, shape: tuple[int, ...], batch: tuple[int, ...]) -> 
         )
 
 
-BLOCK = 1 << 22
-"""Entries of a dense mask that are computed at once."""
-
-
 class Mask(Part):
     """A rule (batch, i, j) → may query i see key j. Compose with `&`, `|` and `~`; `print` draws it."""
 
@@ -113,18 +108,7 @@ class Mask(Part):
     def dense(self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> Bool[Tensor, "..."]:
         """The mask as a boolean tensor that broadcasts to [*batch, T_q, T_k]."""
         rule = self.resolve(queries, keys)
-        leading, i, j = grid(batch, queries, keys, device)
-        if queries * keys <= BLOCK or traced():
-            return rule(leading, i, j)
-        # A block of rows at a time: composed masks hold several temporary tensors.
-        first = rule(leading, i[:2], j)
-        if first.dim() < 2 or first.shape[-2] != 2:  # the rule does not depend on the query
-            return rule(leading, i, j)
-        tall = max(1, 2 * BLOCK // first.numel())
-        seen = first.new_empty(*first.shape[:-2], queries, first.shape[-1])
-        for row in range(0, queries, tall):
-            seen[..., row : row + tall, :] = rule(leading, i[row : row + tall], j)
-        return seen
+        return rule(*grid(batch, queries, keys, device))
 
     def hidden(
         self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device

@@ -589,7 +589,7 @@ def _start_graph(x: Tensor) -> None:
 def _measure_fidelity(call: Call) -> MeasuredFidelity:
     """The error of the worst head, on the outputs kept."""
     rows, out = call.outputs()
-    budget = BUDGET[_coarsest(out.dtype, call.own.a.dtype)]
+    budget = BUDGET[coarsest(out.dtype, call.own.a.dtype)]
     stored = call._steps is not None  # in a trace, whose steps are counted, it is what the file says
     if call.measured is not None:
         remark = "recorded" if stored else ""
@@ -612,7 +612,7 @@ def _measure_product(
 ) -> MeasuredFidelity:
     """|W·v − out| / |out| of the worst head, on these rows."""
     v, own, after = call.v, call.own, call.after
-    dtype = _coarsest(out.dtype, own.a.dtype)  # weights of float32 may be multiplied with values in float64
+    dtype = coarsest(out.dtype, own.a.dtype)  # weights of float32 may be multiplied with values in float64
     part = weights.rows(rows.tolist())
     mean = v.mean(dim=-2, dtype=torch.float32)  # [*batch, D_v]: the output of uniform weights
     if own.groups > 1 and mean.shape[-2] != part.shape[-3]:
@@ -635,7 +635,7 @@ def _measure_product(
     return MeasuredFidelity(float(error.flatten()[worst]), float(allowed.flatten()[worst]))
 
 
-def _coarsest(*dtypes: torch.dtype) -> torch.dtype:
+def coarsest(*dtypes: torch.dtype) -> torch.dtype:
     """The floating-point type of the largest rounding error."""
     return max((x for x in dtypes if x in BUDGET), key=BUDGET.__getitem__)
 

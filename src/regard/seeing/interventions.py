@@ -331,30 +331,3 @@ class Ablation(ModelIntervention):
         closed = torch.zeros(keys, dtype=torch.bool, device=q.device)
         closed[tokens] = True
         return without_keys(closed, mask, is_causal, q), False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class OutputDifference:
-    """The difference between two outputs of logits [..., V]."""
-
-    divergence: Float[Tensor, "..."]
-    """KL(before ‖ after) in nats, at each position."""
-    before: list[tuple[int, float]]
-    """The five likeliest tokens at the last position, with their probabilities, before."""
-    after: list[tuple[int, float]]
-    """The same after."""
-
-
-def output_difference(before: Float[Tensor, "... v"], after: Float[Tensor, "... v"]) -> OutputDifference:
-    """Compare the logits of two runs, without and with an ablation."""
-    if before.shape != after.shape:
-        raise ValueError(f"the outputs must have one shape, got {list(before.shape)} and {list(after.shape)}")
-    p, q = (x.detach().float().log_softmax(-1) for x in (before, after))
-    divergence = (p.exp() * (p - q)).sum(-1)
-    count = min(5, p.shape[-1])
-
-    def likeliest(x: Tensor) -> list[tuple[int, float]]:
-        top = x.reshape(-1, x.shape[-1])[-1].exp().topk(count)
-        return list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
-
-    return OutputDifference(divergence, likeliest(p), likeliest(q))

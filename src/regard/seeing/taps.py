@@ -558,7 +558,8 @@ def _is_attention(kind: type) -> bool:
 
 def _modules_of(parts: Parts) -> Iterator[Replacement]:
     """The classes of the attention modules that contain no other."""
-    modules = {name: part for name, part in parts if _is_attention(type(part))}
+    kinds: list[tuple[str, nn.Module, type]] = [(name, part, type(part)) for name, part in parts]
+    modules = {name: part for name, part, kind in kinds if _is_attention(kind)}
     outer = {name[:at] for name in modules for at, letter in enumerate(name) if letter == "."} | {""}
     for name, part in modules.items():
         if name not in outer or len(modules) == 1:

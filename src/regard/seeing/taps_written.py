@@ -485,17 +485,18 @@ def _ablated(softmax: OpenSoftmax, out: Tensor) -> Tensor:
     return out
 
 
-WAITING = {
-    _matmul: [(torch, "matmul"), (torch, "bmm"), *((torch.Tensor, name) for name in ("matmul", "bmm", "__matmul__"))],
-    _reflected: [(torch.Tensor, "__rmatmul__")],
-    _einsum: [(torch, "einsum")],
-    _multiply: [(torch, "mul"), *((torch.Tensor, name) for name in ("mul", "__mul__", "__rmul__"))],
-    _sum: [(torch, "sum"), (torch.Tensor, "sum")],
-}
+MULTIPLIES: list[tuple[Callable[..., Any], list[tuple[Any, str]]]] = [
+    (_matmul, [(torch, "matmul"), (torch, "bmm")]),
+    (_matmul, [(torch.Tensor, "matmul"), (torch.Tensor, "bmm"), (torch.Tensor, "__matmul__")]),
+    (_reflected, [(torch.Tensor, "__rmatmul__")]),
+    (_einsum, [(torch, "einsum")]),
+    (_multiply, [(torch, "mul"), (torch.Tensor, "mul"), (torch.Tensor, "__mul__"), (torch.Tensor, "__rmul__")]),
+    (_sum, [(torch, "sum"), (torch.Tensor, "sum")]),
+]
 TAP = Tap(
     "a softmax followed by a product with values",
     [
         *(Replacement(owner, "softmax", _softmax) for owner in (F, torch, torch.Tensor)),
-        *(Replacement(*place, tap, when_softmax_waits) for tap, places in WAITING.items() for place in places),
+        *(Replacement(*place, tap, when_softmax_waits) for tap, places in MULTIPLIES for place in places),
     ],
 )

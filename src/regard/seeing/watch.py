@@ -476,16 +476,16 @@ class Tap:
 
 @functools.cache
 def _taps() -> tuple[Tap, ...]:
-    from . import taps, taps_linear, taps_multihead, taps_written
+    from . import taps, taps_recomputed, taps_written
 
     return (
         taps.SDPA_TAP,
-        taps_multihead.TAP,
+        taps_recomputed.MULTIHEAD_TAP,
         taps.FLEX_TAP,
         taps.ATTEND_TAP,
         taps.HUGGINGFACE_TAP,
         taps_written.TAP,
-        taps_linear.TAP,
+        taps_recomputed.LINEAR_TAP,
         taps.MODULE_TAP,
     )
 

@@ -21,7 +21,6 @@ from torch.autograd.function import once_differentiable
 from ..data.batches import Batch
 from ..messages import count_of
 from ..models.decoder import Loss
-from ..process_group_exit import leave_groups_at_exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -430,6 +429,8 @@ class Processes:
             return
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.devices))
+        from ..seeing.corpus import leave_groups_at_exit
+
         leave_groups_at_exit()
         if not distributed.is_initialized():
             _join(here, "nccl" if kind == "cuda" else "gloo")

@@ -34,9 +34,7 @@ BLOCK = 1 << 18
 def run_blocks(
     energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float, weights: bool
 ) -> tuple[Tensor, Tensor | None]:
-    kind = v.dtype
-    # What the backward computes blocks from again.
-    used = [*energies.references(), *energies.learned(), *normalize.tensors(), *normalize.function_tensors(), v]
+    kind, given = v.dtype, v
     v = energies.flatten(energies.per_query_head(v))
     energies = energies.flat()
     # Checked for a single block too: `Weights` uses other blocks, and a short test must fail like a long run.
@@ -49,7 +47,10 @@ def run_blocks(
     if energies.count and readable(energies.a) and not any(x.requires_grad for x in learned):
         seen = normalize.pointwise and not normalize.selects_key and energies.a.device.type == "cpu"
         cut = list(_cut(energies, seen))
-    versions = TensorVersions(used if len(cut) > 1 else ())
+    used: list[Tensor] = []  # what the backward computes blocks from again
+    if len(cut) > 1:
+        used = [*energies.references(), *energies.learned(), *normalize.tensors(), *normalize.function_tensors(), given]
+    versions = TensorVersions(used)
 
     # Dropout of each block has a generator of its own: threads share PyTorch's, and the backward draws again.
     seed = int(torch.randint(2**62, ())) if dropout and readable(energies.a) else None

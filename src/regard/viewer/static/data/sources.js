@@ -213,7 +213,7 @@ function sayWhenProved(value) {
 async function unpack({ shape, type, peaks, note = "", data }) {
   const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return { data: decoded(await new Response(stream).arrayBuffer(), type), shape, type, peaks, computed: 1, note };
+  return { data: decoded(await new Response(stream).arrayBuffer(), type), shape, type, peaks, note };
 }
 
 /** Some heads, rows and columns of [heads, rows, columns]. */
@@ -230,14 +230,14 @@ function part({ data, shape }, /** @type {QueryParameters} */ { heads, rows, col
       out.set(data.subarray(start + left, start + right), at);
       at += right - left;
     }
-  return { data: out, shape: [chosen.length, bottom - top, right - left], type: "float32", computed: 1, note: "" };
+  return { data: out, shape: [chosen.length, bottom - top, right - left] };
 }
 
 /** A rectangle of one head, pooled. */
 function tile({ data, shape: [, rows, columns] }, params) {
   const rowAt = (i) => data.subarray((params.head * rows + i) * columns, (params.head * rows + i + 1) * columns);
   const cells = pooled(rowAt, rows, columns, params);
-  return { data: cells, shape: [params.height, params.width], type: "float32", computed: 1, note: "" };
+  return { data: cells, shape: [params.height, params.width] };
 }
 
 function span(text, limit) {
@@ -271,12 +271,12 @@ export class WidgetSource {
   }
 
   async get(path, params, signal) {
-    const held = await this.file?.get(path, params).catch(() => null);
+    const held = this.file && (await this.file.get(path, params).catch(() => null));
     return held ?? (await this.ask("GET", keyOf(path, params), null, signal)).json;
   }
 
   async array(path, params, signal) {
-    const held = await this.file?.array(path, params).catch(() => null);
+    const held = this.file && (await this.file.array(path, params).catch(() => null));
     if (held) return held;
     const found = await this.ask("GET", keyOf(path, params), null, signal);
     const { shape, type, peaks = [], computed = 1, note = "", buffer } = found;

@@ -3,7 +3,7 @@ import { latest } from "../data/sources.js";
 import { callOf, fileParts, gather, plain, sideOf } from "../data/tokens.js";
 import { Links, Rows, STRONGEST } from "../data/weights.js";
 import { drawFlow, shade, shadeSigned } from "../draw/alignments.js";
-import { inks, makeBoard, onPaper, painter, place, sheet, write } from "../draw/canvas.js";
+import { inks, makeBoard, onPaper, painter, place as placeOf, sheet, write } from "../draw/canvas.js";
 import {
   barRow,
   bounded,
@@ -81,8 +81,8 @@ class Generation {
       "aria-label": "Token written",
       oninput: () => state.set({ step: Number(this.slider.value) }),
     });
-    this.play = el("button", { onclick: () => this.toggle() }, "Play");
-    this.player = new Player(this.play, PACE, () => this.forward());
+    const place = () => [this.step, this.written.length];
+    this.player = new Player(PACE, place, (step) => state.set({ step }));
     this.now = el("p.now", { role: "status" });
     this.text = el("div.tokens", { role: "group", "aria-label": "What it looked at" });
     this.lookedTitle = el("h2.quietly");
@@ -107,7 +107,7 @@ class Generation {
     this.chart.node.addEventListener("pointermove", (event) => event.buttons && this.jump(event));
     const reading = el(
       "div.drawing.plain.over-time",
-      el("div.scrubber", this.play, this.slider),
+      el("div.scrubber", this.player.button, this.slider),
       this.now,
       this.lookedTitle,
       this.text,
@@ -184,7 +184,7 @@ class Generation {
       { key: "ArrowLeft", text: "previous token", run: () => to(this.step - 1) },
       { key: "Home", text: "first token written", run: () => to(0) },
       { key: "End", text: "last token written", run: () => to(this.written.length - 1) },
-      { key: " ", text: "play or pause", run: () => this.toggle() },
+      { key: " ", text: "play or pause", run: () => this.player.toggle() },
       {
         key: "m",
         text: "hide the first token",
@@ -194,20 +194,8 @@ class Generation {
     ];
   }
 
-  toggle() {
-    if (!this.player.playing && this.step === this.written.length - 1) this.context.state.set({ step: 0 });
-    this.player.toggle();
-  }
-
-  /** To the next token; false where there is none. */
-  forward() {
-    if (this.step + 1 >= this.written.length) return false;
-    this.context.state.set({ step: this.step + 1 });
-    return true;
-  }
-
   jump(event) {
-    const step = Math.floor((place(event, this.chart.node).x / this.chart.size.width) * this.written.length);
+    const step = Math.floor((placeOf(event, this.chart.node).x / this.chart.size.width) * this.written.length);
     this.context.state.set({ step: bounded(step, 0, this.written.length - 1) });
   }
 

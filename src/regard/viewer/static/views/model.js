@@ -247,11 +247,10 @@ class Model {
     this.theme = this.context.theme;
     this.note.textContent = this.maps.progress;
     if (!this.maps.maps) return;
-    const { data, shape } = this.maps.maps;
-    const [, height, width] = shape;
+    const [side, size] = [SMALL_MAP_SIDE, SMALL_MAP_SIDE ** 2];
     this.cells.forEach((cell, at) => {
-      const part = data.subarray(at * height * width, (at + 1) * height * width);
-      copy({ data: part, width, height }, (x) => x / 255, this.context.palette, cell.canvas);
+      const data = this.maps.maps?.data.subarray(at * size, (at + 1) * size);
+      copy({ data, width: side, height: side }, (x) => x / 255, this.context.palette, cell.canvas);
     });
     this.details.paint();
     if (!this.maps.progress)
@@ -282,12 +281,13 @@ class Model {
       values: cell.values,
       scores: cell.scores ?? null,
     }));
-    const { maps: thumbs } = this.maps;
+    const { maps: thumbs, heads } = this.maps;
     const { large } = this.details;
+    const shape = [heads, SMALL_MAP_SIDE, SMALL_MAP_SIDE];
     return {
       sort: this.state.sort ?? null,
       cells,
-      thumbs: thumbs && { shape: thumbs.shape, peaks: thumbs.peaks, data: Array.from(thumbs.data) },
+      thumbs: thumbs && { shape, peaks: thumbs.peaks, data: Array.from(thumbs.data) },
       large: large && { shape: [large.height, large.width], data: Array.from(large.data), computed: large.computed },
     };
   }
@@ -306,7 +306,7 @@ const LONG = 1 << 26; // weights of a trace from which its maps are fetched laye
 
 /** `changed()` is called as maps arrive; `signal` ends requests. */
 class SmallMaps {
-  /** All maps, head after head; undefined until some are here. @type {(ArrayAnswer & {peaks: number[]}) | undefined} */
+  /** All maps, head after head; undefined until some are here. @type {{data: Uint8Array, peaks: number[], note: string} | undefined} */
   maps;
   /** The pooling of `maps`, or of those that are on their way. @type {string} */
   pool;
@@ -322,52 +322,31 @@ class SmallMaps {
     this.progress = "";
   }
 
-  /** Fetch those of a pooling, "max" or "mean". */
+  /** Fetch those of a pooling, "max" or "mean"; of a long text layer by layer, and the page says how far they are. */
   async load(pool, entry) {
-    const params = { entry, size: SMALL_MAP_SIDE, pool };
+    const { source, fail } = this.context;
+    const { calls } = this.trace;
+    const [side, params] = [SMALL_MAP_SIDE, { entry, size: SMALL_MAP_SIDE, pool }];
     this.pool = pool;
-    const weights = this.trace.calls.reduce((sum, { heads, queries, keys }) => sum + heads * queries * keys, 0);
-    if (weights > LONG && !this.context.source.holds) return this.loadByLayer(params);
+    const weights = calls.reduce((sum, { heads, queries, keys }) => sum + heads * queries * keys, 0);
+    const long = weights > LONG && !source.holds;
+    const asked = long ? calls.map(({ id }) => ({ ...params, call: id })) : [params];
+    const maps = { data: new Uint8Array(this.heads * side * side), peaks: /** @type {number[]} */ ([]), note: "" };
     try {
-      const found = await this.context.source.array(`${this.base}/thumbs`, params, this.signal);
-      if (this.pool !== pool) return;
-      this.maps = found;
-      this.changed();
-    } catch (error) {
-      this.context.fail(error);
-    }
-  }
-
-  /** Of a long text the maps come layer by layer, and the page says how far they are. */
-  async loadByLayer(params) {
-    const side = SMALL_MAP_SIDE;
-    const size = this.heads * side * side;
-    /** @type {ArrayAnswer & {peaks: number[]}} */
-    const thumbs = {
-      data: new Uint8Array(size),
-      shape: [this.heads, side, side],
-      peaks: [],
-      note: "",
-      type: "uint8",
-      computed: 1,
-    };
-    let at = 0;
-    try {
-      for (const [done, call] of this.trace.calls.entries()) {
-        this.progress = `Computing the maps: ${done} of ${this.trace.calls.length} layers are here.`;
-        this.changed();
-        const found = await this.context.source.array(`${this.base}/thumbs`, { ...params, call: call.id }, this.signal);
-        if (this.pool !== params.pool) return;
-        thumbs.data.set(found.data, at * side * side);
-        thumbs.note = found.note;
-        thumbs.peaks.push(...(found.peaks ?? []));
-        at += call.heads;
-        this.maps = thumbs;
+      for (const [done, one] of asked.entries()) {
+        this.progress = long ? `Computing the maps: ${done} of ${calls.length} layers are here.` : "";
+        if (long) this.changed();
+        const found = await source.array(`${this.base}/thumbs`, one, this.signal);
+        if (this.pool !== pool) return;
+        maps.data.set(found.data, maps.peaks.length * side * side);
+        maps.peaks.push(...(found.peaks ?? []));
+        maps.note = found.note;
+        this.maps = maps;
       }
       this.progress = "";
       this.changed();
     } catch (error) {
-      this.context.fail(error);
+      fail(error);
     }
   }
 
