@@ -64,20 +64,6 @@ class Run:
         self.metrics = folder / METRICS
         self.model = folder / "model"  # the trained model, for `from_pretrained`; written when the run is finished
 
-    def __repr__(self) -> str:
-        """The folder, how far the run is, and the best score of its validations."""
-        from .checkpoint import read_checkpoint
-
-        parts = [repr(str(self.folder)), "finished" if self.model.exists() else "not finished"]
-        with suppress(DamagedFileError, OSError, KeyError):
-            checkpoint = read_checkpoint(self.last)
-            standing = checkpoint["regard"]["standing"]
-            parts.append(f"update {checkpoint['global_step']:,}")
-            if standing["best_update"]:
-                column = "valid_nll" if self.recipe.training.best == "loss" else validation_column(self.metrics)
-                parts.append(f"best {column} {abs(standing['best']):.4g} at update {standing['best_update']:,}")
-        return f"Run({', '.join(parts)})"
-
     @classmethod
     def create(cls, recipe: Recipe, folder: Path, *, force: bool = False) -> Run:
         """A new folder with its recipe. An existing run is replaced only if it never began, or with `force`."""
