@@ -51,7 +51,6 @@ def constants() -> str:
     shared = {
         "TILE_SIDE": (export.SIDE, "cells along a tile of the map"),
         "SMALL_MAP_SIDE": (export.SMALL, "cells along a small map of the Model view"),
-        "LARGE_MAP_SIDE": (export.LARGE, "cells along its large map"),
         "NEAR": (NEAR, "distances below this count as equal"),
         "ROTARY_BASE": (BASE, "of sinusoidal and rotary positions"),
     }

@@ -15,29 +15,6 @@ export interface components {
             /** Error */
             error: string;
         };
-        /** HeadPatterns */
-        HeadPatterns: {
-            /** Heads */
-            heads: {
-                [key: string]: unknown;
-            }[];
-            /** Thresholds */
-            thresholds: {
-                [key: string]: number;
-            };
-            /** Why */
-            why: string;
-        };
-        /**
-         * HeadStatistics
-         * @description For each call: statistics of its heads over `rows` of its queries.
-         */
-        HeadStatistics: {
-            /** Calls */
-            calls: {
-                [key: string]: unknown;
-            }[];
-        };
         /** InsideRequest */
         InsideRequest: {
             /** Model */
@@ -54,30 +31,6 @@ export interface components {
              * @default 0
              */
             head: number;
-        };
-        /** ModelSummary */
-        ModelSummary: {
-            /** Name */
-            name: string;
-            /**
-             * Task
-             * @enum {string}
-             */
-            task: "translate" | "read" | "generate" | "classify" | "caption" | "listen";
-            /** Title */
-            title: string;
-            /**
-             * Layers
-             * @default 0
-             */
-            layers: number;
-            /** Examples */
-            examples?: string[];
-            /**
-             * Attends
-             * @default true
-             */
-            attends: boolean;
         };
         /** NextRequest */
         NextRequest: {
@@ -111,27 +64,6 @@ export interface components {
              */
             generate: number;
         };
-        /** ServerInfo */
-        ServerInfo: {
-            /** Version */
-            version: string;
-            /** Models */
-            models: components["schemas"]["ModelSummary"][];
-            /** Traces */
-            traces: components["schemas"]["TraceSummary"][];
-            /** Coming */
-            coming: number;
-            /** Views */
-            views: string[];
-            /** Opening */
-            opening?: {
-                [key: string]: unknown;
-            };
-            /** Limits */
-            limits: {
-                [key: string]: number;
-            };
-        };
         /**
          * TextRequest
          * @description A text, and the models to run on it.
@@ -141,31 +73,6 @@ export interface components {
             text: string;
             /** Models */
             models: string[];
-        };
-        /** TokenInfo */
-        TokenInfo: {
-            /** Token */
-            token: string | null;
-        };
-        /** TraceCreated */
-        TraceCreated: {
-            /** Id */
-            id: string;
-        };
-        /** TraceSummary */
-        TraceSummary: {
-            /** Id */
-            id: string;
-            /** Title */
-            title: string;
-            /** Model */
-            model: string;
-            /** Tokens */
-            tokens: number;
-            /** Calls */
-            calls: number;
-            /** Faithful */
-            faithful: boolean | null;
         };
         /** TranslateRequest */
         TranslateRequest: {

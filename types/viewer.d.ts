@@ -41,7 +41,6 @@ declare global {
     sides: Record<string, string[]>;
     side_words: Record<string, (number | null)[]>;
     side_special: Record<string, boolean[]>;
-    side_sentences?: Record<string, number[]>;
     /** The model and the text it was made of, where a model of the server read it. */
     made?: { model: string; text: string; second: string | null; generate: number } | null;
   }
@@ -63,10 +62,11 @@ declare global {
   interface ArrayAnswer {
     data: Float32Array | Uint8Array;
     shape: number[];
-    type: string;
+    type?: string;
     peaks?: number[];
-    computed: number;
-    note: string;
+    /** The share of it that is computed; all, where nothing is said. */
+    computed?: number;
+    note?: string;
   }
 
   type QueryParameters = Record<string, string | number | null | undefined>;

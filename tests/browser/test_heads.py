@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,6 @@ from torch import nn
 from regard import attend, causal, watch
 from regard.seeing.align import word_weights
 from regard.viewer.traces import TokenLabels, TraceView
-from tests.browser.conftest import PAIR
 from tests.support.browser_page import drawn, look, on_model_worker, settle
 from tests.support.heads_page import CALL, HALF, READY, same, weights
 
@@ -232,18 +232,6 @@ def test_words(page: Page, server: Server, library: Library) -> None:
     assert len(links) == int((w[:, :, 2] >= 1 / 255).sum())
 
 
-def test_parts_of_a_pair(page: Page, server: Server, library: Library) -> None:
-    pair = on_model_worker(server, lambda: library.read("minilm", *PAIR))
-    assert pair.text is not None
-    assert pair.text.segments is not None
-    sides = pair.text.segments.tolist()
-    look(page, server, READY, view="heads", trace=pair.id, call="1")
-    page.get_by_label("Part").select_option("0-1")
-    drawing = drawn(page, "drawn.links.length && regard.state.get().part === '0-1'")
-    assert {(sides[link["query"]], sides[link["key"]]) for link in drawing["links"]} == {(0, 1)}
-    same(drawing["links"], weights(pair.seen, 1))
-
-
 def test_by_keyboard(page: Page, server: Server, trace: str) -> None:
     look(page, server, READY, view="heads", trace=trace)
     for key in ("ArrowDown", "ArrowDown", "ArrowDown"):
@@ -294,7 +282,7 @@ def test_exports(page: Page, server: Server, minilm: Seen, trace: str) -> None:
     rows = list(csv.reader(io.StringIO(files["CSV"].decode())))
     assert rows[0][:3] == ["layer", "head", "query"]
     assert len(rows) == 1 + len(drawing["links"])
-    for row in rows[1:]:  # all digits of float32, not the float16 that is drawn
+    for row in rows[1:]:  # all digits of float32
         assert float(row[-1]) == pytest.approx(float(weights(minilm)[int(row[1]), 3, int(row[4])]), rel=2e-6)
     assert {row[6] for row in rows[1:]} == {""}
     svg = files["SVG"].decode()
@@ -331,7 +319,7 @@ def test_a_hostile_token_is_text(page: Page, server: Server, library: Library, m
     assert minilm.text is not None
     bad = "<img src=x onerror=document.title='bad'>"
     tokens = [bad if at == 3 else token for at, token in enumerate(minilm.text.tokens)]
-    shown = TraceView.of(minilm, bad, {"text": [TokenLabels.of(tokens)]})
+    shown = replace(TraceView.of(minilm, bad), sides={"text": [TokenLabels.of(tokens)]})
     library.add(shown)
     look(page, server, READY, view="heads", trace=shown.id, pins=["q3"])
     assert bad in page.locator("aside h2").inner_text()

@@ -265,8 +265,8 @@ def test_another_trace_is_compared_by_the_same_text(page: Page) -> None:
             assert table[7][1] == "0 b10"
 
 
-def test_a_word_is_found_and_a_mask_is_said(page: Page, server: Server, library: Library) -> None:
-    """Enter goes from one occurrence to the next; a cell that the mask closes says so."""
+def test_a_word_is_found(page: Page, server: Server, library: Library) -> None:
+    """Enter goes from one occurrence to the next."""
     trace = on_model_worker(
         server, lambda: library.read("shakespeare-transformer", "to be or not to be", generate=0)
     ).id
@@ -276,11 +276,3 @@ def test_a_word_is_found_and_a_mask_is_said(page: Page, server: Server, library:
         finder.fill("b")
         finder.press("Enter")
         assert drawn(page, "drawn.cross")["cross"] == {"row": place, "column": place}
-    place = page.evaluate("() => { const { pixel } = regard.drawn().cell(2, 3); return pixel; }")
-    canvas = page.locator(".map-column canvas").first.bounding_box()
-    assert canvas is not None
-    page.mouse.move(canvas["x"] + place[0], canvas["y"] + place[1])
-    page.get_by_text("Masked: this query may not look at this key").wait_for()
-    place = page.evaluate("() => { const { pixel } = regard.drawn().cell(3, 2); return pixel; }")
-    page.mouse.move(canvas["x"] + place[0], canvas["y"] + place[1])
-    page.get_by_text("Masked").wait_for(state="detached")

@@ -254,7 +254,6 @@ STATE = [
     "heads",
     "pins",
     "mute",
-    "part",
     "level",
     "call",
     "sort",

@@ -15,7 +15,7 @@ import pytest
 from regard.data.corpora import phrasebook, scenes, tones
 from regard.data.media import SoundReader
 from regard.decoding import generate, load_model_and_tokenizers
-from regard.viewer import outputs
+from regard.viewer import model_routes as outputs
 from regard.viewer.contributions import next_tokens
 from regard.viewer.inside import inside_view, neuron_view
 from regard.viewer.library import Library, installed_models
@@ -251,6 +251,15 @@ def test_captions(viewer: Page, models: Library) -> None:
         picture.save(file, "PNG")
         expected = outputs.caption(models, models.models_for("caption")[0], file.getvalue())
         same(expected, post_file(viewer, "/api/caption", file.getvalue()))
+
+
+def test_a_picture_of_too_many_pixels_is_refused_before_it_is_decoded(viewer: Page) -> None:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("1", (8000, 8000)).save(file, "PNG")
+    with pytest.raises(Exception, match="8,000 × 8,000 pixels; at most 32,000,000 in all"):
+        post_file(viewer, "/api/caption", file.getvalue())
 
 
 def test_sounds(viewer: Page, models: Library, tmp_path: Path) -> None:

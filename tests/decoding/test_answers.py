@@ -9,7 +9,7 @@ import torch
 
 from regard import load_trace
 from regard.data import LabelSet, Tokenizer, TokenizerPair
-from regard.data.pair_reader import make_reader
+from regard.data.tokenizer_pair import make_reader
 from regard.decoding import load_model_and_tokenizers
 from regard.decoding.answers import (
     check_position,

@@ -10,13 +10,13 @@ import {
 } from "../../../src/regard/viewer/static/views/heads_links.js";
 import { close } from "../expected.js";
 
-const side = { labels: ["a", "b", "c"], parts: [0, 0, 1], special: [true, false, false] };
+const side = { labels: ["a", "b", "c"], special: [true, false, false] };
 const links = {
   from: () => ({ keys: [0, 1, 2], weights: [0.6, 0.3, 0.1] }),
   to: () => Float32Array.from([0.5, 0.25, 0.0001]),
   total: () => 1,
 };
-const scene = { active: [0], links, muted: new Set(), mass: 1, part: null, querySide: side, keySide: side };
+const scene = { active: [0], links, muted: new Set(), mass: 1, querySide: side, keySide: side };
 
 test("muted keys are left out, and the rest are drawn as their weights", () => {
   const left = muted(side, ["first"]);
@@ -37,11 +37,7 @@ test("only the strongest links are drawn, up to the chosen mass", () => {
   assert.deepEqual([keys(0.5), keys(0.7), keys(1)], [[0], [0, 1], [0, 1, 2]]);
 });
 
-test("links between two sentences, and links to a key", () => {
-  assert.deepEqual(
-    linksFrom({ ...scene, part: "0-1" }, 0).map((link) => link.key),
-    [2],
-  );
+test("links to a key", () => {
   assert.deepEqual(
     linksTo({ ...scene, top: 0, height: 100 }, 0).map((link) => [link.query, link.weight]),
     [

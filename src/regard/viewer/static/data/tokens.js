@@ -20,7 +20,7 @@ export function unknownNote(labels) {
     : "";
 }
 
-/** The side of a call: {labels, groups: one list of positions per label, special: bools, parts: which sentence}.
+/** The side of a call: {labels, groups: one list of positions per label, special: bools}.
  *
  * `which` is "query" or "key"; `level` is "token" or "word".
  */
@@ -31,14 +31,12 @@ export function sideOf(trace, call, which, level) {
   const tokens = Array.from({ length: count }, (_, i) => given[i] ?? `#${i}`);
   const groups = level === "word" ? grouped(tokens, trace.side_words[name]) : tokens.map((_, i) => [i]);
   const special = trace.side_special[name] ?? [];
-  const parts = trace.side_sentences?.[name] ?? [];
   return {
     name,
     tokens,
     groups,
     labels: groups.map((group) => plain(group.map((i) => tokens[i].replace(/^##/, "")).join(""))),
     special: groups.map((group) => Boolean(special[group[0]])),
-    parts: groups.map((group) => parts[group[0]] ?? 0),
   };
 }
 

@@ -100,6 +100,11 @@ export function shortened(ctx, text, width) {
   return `${text.slice(0, end)}…`;
 }
 
+/** Words at a place. The style stays: fillStyle, font, textAlign, textBaseline. */
+export function write(pen, text, x, y, style = {}) {
+  Object.assign(pen, style).fillText(text, x, y);
+}
+
 /** Text that begins at (x, y) and is turned about that point. */
 export function rotatedText(pen, text, x, y, angle) {
   pen.save();
@@ -107,6 +112,21 @@ export function rotatedText(pen, text, x, y, angle) {
   pen.rotate(angle);
   pen.fillText(text, 0, 0);
   pen.restore();
+}
+
+/** What is drawn within a rectangle only. */
+export function clipped(pen, { x, y, width, height }, draw) {
+  pen.save();
+  pen.beginPath();
+  pen.rect(x, y, width, height);
+  pen.clip();
+  draw();
+  pen.restore();
+}
+
+/** The drawing context of a new canvas. */
+export function sheet(width, height) {
+  return context2d(el("canvas", { width, height }));
 }
 
 /** A picture for export, on a ground of the page's colour. @param {(pen: Pen) => void} draw */
@@ -123,15 +143,15 @@ export function onPaper(width, height, paper, draw) {
   };
 }
 
-/** `layers` canvases, one over the other; `draw()` is called before the next frame where they must be drawn anew.
+/** A canvas that stays while a long list scrolls; `draw()` is called before the next frame where it must be drawn anew.
  *
- * @param {{label: string, layers?: number, draw: () => void, scrolled: () => void}} options
+ * @param {{label: string, draw: () => void, scrolled: () => void}} options
  */
-export function scrollingCanvas({ label, layers = 1, draw, scrolled }) {
+export function scrollingCanvas({ label, draw, scrolled }) {
   const paint = painter(draw);
-  const canvases = Array.from({ length: layers }, () => el("canvas"));
+  const canvas = el("canvas");
   const spacer = el("div.spacer"); // as high as the whole list
-  const pane = el("div.pane", ...canvases);
+  const pane = el("div.pane", canvas);
   const attributes = { tabIndex: 0, role: "application", "aria-label": label, onscroll: scrolled };
   const box = el("div.drawing.scrolling", attributes, pane, spacer);
   const observer = new ResizeObserver(() => paint());
@@ -140,14 +160,47 @@ export function scrollingCanvas({ label, layers = 1, draw, scrolled }) {
     paint.cancel();
     observer.disconnect();
   };
-  return { box, pane, canvases, spacer, paint, close };
+  return { box, pane, canvas, spacer, paint, close };
 }
 
-/** @param {Pen} pen @param {number[][]} points */
-export function polyline(pen, points) {
+/** @param {Pen} pen @param {number[]} places x, y, x, y, … */
+export function polyline(pen, places) {
   pen.beginPath();
-  points.forEach(([x, y], i) => (i ? pen.lineTo(x, y) : pen.moveTo(x, y)));
+  for (let i = 0; i < places.length; i += 2)
+    i ? pen.lineTo(places[i], places[i + 1]) : pen.moveTo(places[0], places[1]);
   pen.stroke();
+}
+
+/** A plot's places: of numbers on the canvas, back from there, and lines with numbers at round ones.
+ *
+ * @param {{width: number, height: number, margin: {left: number, right: number, top: number, bottom: number},
+ *   x: number[], y: number[]}} frame
+ */
+export function makeAxes({ width, height, margin, x: [x0, x1], y: [y0, y1] }) {
+  const [wide, high] = [width - margin.left - margin.right, height - margin.top - margin.bottom];
+  const X = (x) => margin.left + ((x - x0) / (x1 - x0 || 1)) * wide;
+  const Y = (y) => height - margin.bottom - ((y - y0) / (y1 - y0 || 1)) * high;
+  return {
+    X,
+    Y,
+    at: (px, py) => [
+      x0 + ((px - margin.left) / wide) * (x1 - x0),
+      y0 + ((height - margin.bottom - py) / high) * (y1 - y0),
+    ],
+    /** `across` also draws lines for the numbers below; `below` are those, where they are not the round ones. */
+    grid(pen, { line, soft }, { across = true, below = ticks(x0, x1), words = (x) => String(x) } = {}) {
+      Object.assign(pen, { strokeStyle: line, fillStyle: soft, lineWidth: 1, textAlign: "center" });
+      for (const x of below) {
+        if (across) polyline(pen, [X(x), margin.top, X(x), height - margin.bottom]);
+        pen.fillText(words(x), X(x), height - margin.bottom + 18);
+      }
+      pen.textAlign = "right";
+      for (const y of ticks(y0, y1)) {
+        polyline(pen, [margin.left, Y(y), width - margin.right, Y(y)]);
+        pen.fillText(words(y), margin.left - 8, Y(y) + 4);
+      }
+    },
+  };
 }
 
 /** Round numbers from one to another, about five of them. @param {number} from @param {number} to */

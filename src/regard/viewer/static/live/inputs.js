@@ -23,10 +23,6 @@ export class Tokenizer {
     this.cache = new Map();
   }
 
-  get size() {
-    return this.names.length;
-  }
-
   /** The ids of a text, without <s> and </s>. */
   encode(text) {
     const plain = text.normalize("NFC");
@@ -133,7 +129,6 @@ export function labelsOf(tokens) {
 // A picture file as the pixels that a model reads: resized as Pillow's bicubic filter does, bit by bit.
 
 const MOST = 32_000_000; // pixels of a file: decoding takes about 16 bytes for each
-const HEADER = 4 << 20; // bytes that are searched for the size: photographs have their preview before it
 
 /** The pixels [size, size, 3] of a Blob, 0 to 255; what is transparent becomes white. */
 export async function pixelsOf(blob, size) {
@@ -153,18 +148,18 @@ export async function pixelsOf(blob, size) {
   return { pixels: resized(plain, width, height, size), width, height };
 }
 
-/** Refuse a picture by what its header states, before anything is decoded. */
-export async function checkSize(blob) {
-  const stated = pictureSize(new Uint8Array(await blob.slice(0, HEADER).arrayBuffer()));
-  if (!stated) throw new Error("the file is not a picture that can be read here: PNG, JPEG, GIF, WebP, BMP or AVIF");
-  const [width, height] = stated;
-  if (!(width && height)) throw new Error(`the picture has ${width} × ${height} pixels: it is empty or damaged`);
-  if (width * height > MOST) {
-    const count = (number) => number.toLocaleString("en");
-    throw new Error(
-      `the picture has ${count(width)} × ${count(height)} pixels; at most ${count(MOST)} in all: make it smaller`,
-    );
-  }
+/** Refuse a picture by its size, which an <img> reads from the header: it decodes nothing before it is drawn. */
+async function checkSize(blob) {
+  const image = new Image();
+  image.src = URL.createObjectURL(blob);
+  await new Promise((done) => Object.assign(image, { onload: done, onerror: done }));
+  URL.revokeObjectURL(image.src);
+  const [width, height] = [image.naturalWidth, image.naturalHeight];
+  if (width * height <= MOST) return; // of what is no picture 0
+  const count = (number) => number.toLocaleString("en");
+  throw new Error(
+    `the picture has ${count(width)} × ${count(height)} pixels; at most ${count(MOST)} in all: make it smaller`,
+  );
 }
 
 const BITS = 22; // of the filter's weights, which are whole numbers
@@ -217,74 +212,6 @@ function cubic(x) {
   return t < 2 ? (((t - 5) * t + 8) * t - 4) * a : 0;
 }
 
-// The width and height that the header of a picture file states, without decoding it.
-
-const ASCII = new TextDecoder("latin1");
-
-/** [width, height] of a PNG, JPEG, GIF, WebP, BMP or AVIF; null for any other file, or one whose header is cut short. */
-export function pictureSize(bytes) {
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  const text = (from, to) => ASCII.decode(bytes.subarray(from, to));
-  try {
-    if (text(1, 4) === "PNG") return [view.getUint32(16), view.getUint32(20)];
-    if (text(0, 3) === "GIF") return gifSize(view);
-    if (text(0, 4) === "RIFF" && text(8, 12) === "WEBP") return webpSize(view, text(12, 16));
-    if (text(0, 2) === "BM") return [Math.abs(view.getInt32(18, true)), Math.abs(view.getInt32(22, true))];
-    if (view.getUint16(0) === 0xffd8) return jpegSize(view);
-    if (text(4, 8) === "ftyp") return avifSize(view, text(0, bytes.length));
-  } catch (error) {
-    if (!(error instanceof RangeError)) throw error; // a number beyond the end
-  }
-  return null;
-}
-
-/** The canvas of a GIF, or its first frame where that is larger. */
-function gifSize(view) {
-  const size = [view.getUint16(6, true), view.getUint16(8, true)];
-  const colors = view.getUint8(10);
-  let at = 13 + (colors & 0x80 ? 3 << ((colors & 7) + 1) : 0);
-  while (view.getUint8(at) === 0x21) {
-    at += 2; // an extension: blocks until an empty one
-    while (view.getUint8(at)) at += 1 + view.getUint8(at);
-    at++;
-  }
-  if (view.getUint8(at) !== 0x2c) return null;
-  const frame = [1, 3].map((x) => view.getUint16(at + x, true) + view.getUint16(at + x + 4, true));
-  return size.map((side, i) => Math.max(side, frame[i]));
-}
-
-/** Of the still picture, lossy or lossless, or of the canvas of the extended format. */
-function webpSize(view, kind) {
-  const three = (at) => view.getUint16(at, true) + (view.getUint8(at + 2) << 16);
-  if (kind === "VP8X") return [three(24) + 1, three(27) + 1];
-  if (kind === "VP8 ") return [view.getUint16(26, true) & 0x3fff, view.getUint16(28, true) & 0x3fff];
-  if (kind !== "VP8L") return null;
-  const bits = view.getUint32(21, true);
-  return [(bits & 0x3fff) + 1, ((bits >>> 14) & 0x3fff) + 1];
-}
-
-/** From the frame header, SOF0 to SOF15 without the tables DHT, JPG and DAC. */
-function jpegSize(view) {
-  for (let at = 2; ; ) {
-    if (view.getUint8(at) !== 0xff) return null;
-    const marker = view.getUint8(at + 1);
-    if (marker >= 0xc0 && marker <= 0xcf && ![0xc4, 0xc8, 0xcc].includes(marker))
-      return [view.getUint16(at + 7), view.getUint16(at + 5)];
-    const bare = marker === 0xff || marker === 0x01 || (marker >= 0xd0 && marker <= 0xd8); // fill bytes, no content
-    at += marker === 0xff ? 1 : bare ? 2 : 2 + view.getUint16(at + 2);
-  }
-}
-
-/** The largest of the sizes that the boxes of type ispe state. */
-function avifSize(view, text) {
-  let size = null;
-  for (let at = text.indexOf("ispe"); at >= 0; at = text.indexOf("ispe", at + 4)) {
-    const next = [view.getUint32(at + 8), view.getUint32(at + 12)];
-    if (!size || next[0] * next[1] > size[0] * size[1]) size = next;
-  }
-  return size;
-}
-
 // A sound file as the samples that a model reads: one channel, 16 bits, at the model's rate (data/media.py).
 
 const CROSSINGS = 16; // zero crossings of the sinc on each side
@@ -293,11 +220,12 @@ const ROLL_OFF = 0.95; // where the filter begins to close, as a share of half t
 /** The samples of a Blob, −32768 to 32767, at `rate`. */
 export async function samplesOf(blob, rate) {
   const buffer = await blob.arrayBuffer();
-  const sound = wavOf(buffer) ?? (await decodedBy(buffer));
-  const mean = new Float32Array(sound.channels[0].length);
-  for (const channel of sound.channels) channel.forEach((value, at) => (mean[at] += value / sound.channels.length));
+  const sound = await decodedAt(rateOf(buffer), buffer);
+  const mean = new Float32Array(sound.length);
+  for (let at = 0; at < sound.numberOfChannels; at++)
+    sound.getChannelData(at).forEach((value, i) => (mean[i] += value / sound.numberOfChannels));
   if (!mean.length) throw new Error("the sound is empty: it has no samples");
-  const samples = resample(mean, sound.rate, rate);
+  const samples = resample(mean, sound.sampleRate, rate);
   return Float32Array.from(samples, (x) => Math.min(32767, Math.max(-32768, halfEven(x * 32768))));
 }
 
@@ -307,52 +235,16 @@ function halfEven(x) {
   return x - low === 0.5 ? (low % 2 ? low + 1 : low) : Math.round(x);
 }
 
-/** {channels, rate} of a WAV of whole numbers or floats; null for any other file. */
-function wavOf(buffer) {
-  const view = new DataView(buffer);
-  const name = (at) => String.fromCharCode(...new Uint8Array(buffer, at, 4));
-  if (buffer.byteLength < 44 || name(0) !== "RIFF" || name(8) !== "WAVE") return null;
-  let format = null;
-  for (let at = 12; at + 8 <= buffer.byteLength; ) {
-    const size = view.getUint32(at + 4, true);
-    if (name(at) === "fmt ")
-      format = {
-        kind: view.getUint16(at + 8, true),
-        count: view.getUint16(at + 10, true),
-        rate: view.getUint32(at + 12, true),
-        bits: view.getUint16(at + 22, true),
-      };
-    if (name(at) === "data" && format) return pcmOf(view, at + 8, Math.min(size, buffer.byteLength - at - 8), format);
-    at += 8 + size + (size % 2);
-  }
-  return null;
+/** The rate that the header of a WAV states, which the browser then decodes as it is; of other files 48 kHz. */
+function rateOf(buffer) {
+  const header = new DataView(buffer, 0, Math.min(28, buffer.byteLength));
+  const plain = header.byteLength === 28 && header.getUint32(0) === 0x52494646; // "RIFF"
+  return plain ? header.getUint32(24, true) : 48000;
 }
 
-function pcmOf(view, start, size, { kind, count, rate, bits }) {
-  const readers = {
-    "1/8": (at) => (view.getUint8(at) - 128) / 128,
-    "1/16": (at) => view.getInt16(at, true) / 32768,
-    "1/24": (at) => ((view.getInt16(at + 1, true) << 8) | view.getUint8(at)) / 8388608,
-    "1/32": (at) => view.getInt32(at, true) / 2147483648,
-    "3/32": (at) => view.getFloat32(at, true),
-    "3/64": (at) => view.getFloat64(at, true),
-  };
-  const read = readers[`${kind}/${bits}`];
-  if (!read || !count) return null;
-  const width = bits / 8;
-  const length = Math.floor(size / (width * count));
-  const channels = Array.from({ length: count }, (_, channel) =>
-    Float32Array.from({ length }, (_, at) => read(start + (at * count + channel) * width)),
-  );
-  return { channels, rate };
-}
-
-/** By the browser: FLAC, OGG, MP3 and what else it knows. */
-async function decodedBy(buffer) {
-  const rate = 48000;
+async function decodedAt(rate, buffer) {
   try {
-    const sound = await new OfflineAudioContext(1, 1, rate).decodeAudioData(buffer);
-    return { channels: Array.from({ length: sound.numberOfChannels }, (_, at) => sound.getChannelData(at)), rate };
+    return await new OfflineAudioContext(1, 1, rate).decodeAudioData(buffer);
   } catch {
     throw new Error("the file is not a sound that this browser can read");
   }

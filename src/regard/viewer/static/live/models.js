@@ -1,6 +1,13 @@
 // One model as `regard export --to onnx` wrote it, run by onnxruntime-web.
 import { BEGIN, END, labelsOf, Tokenizer, UNKNOWN } from "./inputs.js";
 
+/** A file of the site. @param {string} address */
+export async function fetched(address) {
+  const response = await fetch(address).catch(() => null);
+  if (!response?.ok) throw new Error(`${address} did not arrive; reload the page`);
+  return response;
+}
+
 /** A model of the site: its description, tokenizers and graphs. `runtime()` resolves to the module onnxruntime-web. */
 export class OnnxModel {
   /** @type {Promise<OnnxModel> | null} */
@@ -18,7 +25,7 @@ export class OnnxModel {
   /** @type {string[] | null} */
   labels = null;
 
-  constructor(name, base, runtime, progress = (_received, _size) => {}) {
+  constructor(name, base, runtime, progress) {
     this.name = name;
     this.base = base;
     this.runtime = runtime;
@@ -58,18 +65,12 @@ export class OnnxModel {
   }
 
   async json(file) {
-    return (await this.fetched(file)).json();
-  }
-
-  async fetched(file) {
-    const response = await fetch(`${this.base}/${file}`).catch(() => null);
-    if (!response?.ok) throw new Error(`${this.name} could not be loaded: ${file} did not arrive; reload the page`);
-    return response;
+    return (await fetched(`${this.base}/${file}`)).json();
   }
 
   /** A graph, with word of how much of the model has arrived. */
   async bytes(file) {
-    const reader = (await this.fetched(file)).body?.getReader();
+    const reader = (await fetched(`${this.base}/${file}`)).body?.getReader();
     const parts = [];
     for (let part = await reader?.read(); part && !part.done; part = await reader?.read()) {
       parts.push(part.value);
@@ -83,26 +84,17 @@ export class OnnxModel {
     return new this.ort.Tensor("float32", Float32Array.from(data), dims);
   }
 
-  integers(numbers) {
-    return new this.ort.Tensor(
-      "int64",
-      BigInt64Array.from(numbers, (n) => BigInt(n)),
-      [numbers.length],
-    );
+  integers(numbers, dims = [numbers.length]) {
+    return new this.ort.Tensor("int64", BigInt64Array.from(numbers, BigInt), dims);
   }
 
   /** `source` and `lengths` of one text, sound or picture. */
   feeds(source, dims) {
-    const length = this.integers([this.about.reads === "picture" ? source.length : dims[1]]);
-    const ids = this.about.reads === "text";
-    const tensor = ids
-      ? new this.ort.Tensor(
-          "int64",
-          BigInt64Array.from(source, (n) => BigInt(n)),
-          dims,
-        )
-      : this.floats(source, dims);
-    return { source: tensor, lengths: length };
+    const { reads } = this.about;
+    return {
+      source: reads === "text" ? this.integers(source, dims) : this.floats(source, dims),
+      lengths: this.integers([reads === "picture" ? source.length : dims[1]]),
+    };
   }
 
   /** A classifier's logits, places and weights. */
@@ -172,7 +164,7 @@ export function largest(values, count) {
   return best;
 }
 
-// What models make of a text, in the form of the HTTP API (viewer/outputs.py).
+// What models make of a text, in the form of the HTTP API (viewer/model_routes.py).
 
 const ALTERNATIVES = 8; // likeliest next tokens that are listed for each step
 

@@ -24,8 +24,8 @@ const DOES = { read: "reads", translate: "translates", generate: "continues", cl
 const WRITTEN = 32; // tokens that a model writes
 const FADE = 28; // pixels at the end of the row of models that fade out
 
-/** `made(id)` is called with a new trace, `more()` opens the dialog with all settings; `waiting` is the line of a run. */
-export function sentenceForm(source, about, { made, more, fail, waiting }) {
+/** `made(id)` is called with a new trace; `waiting` is the line of a run. `dialog` of the form has all settings. */
+export function sentenceForm(source, about, { made, fail, waiting }) {
   const order = Object.keys(EXAMPLES);
   const models = about.models
     .filter((model) => model.task in EXAMPLES && model.attends !== false)
@@ -62,7 +62,7 @@ export function sentenceForm(source, about, { made, more, fail, waiting }) {
         {
           title: "Second sentence, length …",
           "aria-label": "More settings",
-          onclick: () => more(chosen?.name ?? "", input.value),
+          onclick: () => dialog.open(chosen, input.value),
         },
         "…",
       ),
@@ -71,8 +71,10 @@ export function sentenceForm(source, about, { made, more, fail, waiting }) {
     chips,
     status,
   );
+  const dialog = readDialog(models, about.limits, begin);
 
-  async function run(text) {
+  /** `more` is what the dialog says besides: a second sentence, or how many tokens to write. */
+  async function run(text, more = {}) {
     if (!text.trim()) {
       status.textContent = "Type a sentence first, or choose an example.";
       return input.focus();
@@ -85,7 +87,8 @@ export function sentenceForm(source, about, { made, more, fail, waiting }) {
     const seen = waiting.begin(`${shortTitle(chosen)} ${DOES[chosen.task]} “${text.trim()}”`, () => control.abort());
     const generate = chosen.task === "generate" ? { generate: Math.min(WRITTEN, about.limits.generated) } : {};
     try {
-      const { id } = await source.post("/api/traces", { model: chosen.name, text, ...generate }, control.signal);
+      const body = { model: chosen.name, text, ...generate, ...more };
+      const { id } = await source.post("/api/traces", body, control.signal);
       await made(id);
     } catch (error) {
       fail(error);
@@ -105,45 +108,30 @@ export function sentenceForm(source, about, { made, more, fail, waiting }) {
 
   function show() {
     chips.replaceChildren(
-      ...models
-        .flatMap((model, at) => [
-          model.task === models[at - 1]?.task ? null : el("span.chip-task.quietly", DOES[model.task]),
-          el(
-            "button.chip",
-            {
-              title: model.title,
-              "aria-pressed": String(model === chosen),
-              onclick: () => {
-                chosen = model;
-                show();
-                if (input.value.trim()) run(input.value);
-                else
-                  status.textContent = `${shortTitle(model)} has not run yet: type a sentence, or choose an example.`;
-              },
-            },
-            shortTitle(model),
-          ),
-        ])
-        .filter((part) => part !== null),
+      ...models.flatMap((model, at) => {
+        const pressed = { title: model.title, "aria-pressed": String(model === chosen), onclick: () => choose(model) };
+        const first = model.task !== models[at - 1]?.task;
+        const name = first ? [el("span.chip-task.quietly", DOES[model.task])] : [];
+        return [...name, el("button.chip", pressed, shortTitle(model))];
+      }),
     );
     reveal();
     const words = chosen ? (chosen.examples?.length ? chosen.examples : EXAMPLES[chosen.task]) : [];
     examples.replaceChildren(
       el("span.quietly", "Try"),
-      ...words.map((text) =>
-        el(
-          "button.quiet.example",
-          {
-            title: text,
-            onclick: () => {
-              input.value = text;
-              run(text);
-            },
-          },
-          chosen.task === "generate" && !/[.!?]$/.test(text) ? `${text} …` : text, // a beginning, which the model continues
-        ),
-      ),
+      ...words.map((text) => {
+        const begins = chosen.task === "generate" && !/[.!?]$/.test(text); // which the model continues
+        const attributes = { title: text, onclick: () => begin(chosen, text) };
+        return el("button.quiet.example", attributes, begins ? `${text} …` : text);
+      }),
     );
+  }
+
+  function choose(model) {
+    chosen = model;
+    show();
+    if (input.value.trim()) run(input.value);
+    else status.textContent = `${shortTitle(model)} has not run yet: type a sentence, or choose an example.`;
   }
 
   /** The pressed model, where there are more than fit: it is scrolled to, and nothing but the row of models moves. */
@@ -153,15 +141,16 @@ export function sentenceForm(source, about, { made, more, fail, waiting }) {
       chips.scrollLeft += pressed.left - row.left - FADE;
   }
 
-  function begin(model, text) {
+  function begin(model, text, more = {}) {
     chosen = model;
-    input.value = text;
+    input.value = oneLine(text);
     show();
-    return run(text);
+    return run(text, more);
   }
 
   show();
   return Object.assign(root, {
+    dialog,
     /** The text and the model of the trace that is shown. @param {Trace | null} trace */
     follow(trace) {
       const { model: name, text } = trace?.made ?? {};
@@ -193,90 +182,65 @@ function shortTitle(model) {
   return (model.title ?? model.name).split(",")[0].replace(/ on the (phrase book)$/, " ($1)");
 }
 
-const READ = "read"; // the task of models that can be watched while they read a text
-
-/** A dialog; `done(id)` is called with the new trace. `possible` is whether there is a model to do it. */
-export function readDialog(root, source, about, done) {
-  const models = about.models.filter((model) => [READ, "generate", "translate", "classify"].includes(model.task));
-  const dialog = el("dialog.reading", { "aria-label": "Another text" });
-  root.append(dialog);
-  let running = null;
-
-  /** `name` and `sentence` are the model and the text to begin with. */
-  const open = (name = "", sentence = "") => {
-    if (!models.length) return;
-    let chosen = models.find((model) => model.name === name) ?? models[0];
-    const text = el("textarea", {
-      rows: 4,
-      "aria-label": "Text",
-      placeholder: "A sentence or a page",
-      required: true,
-      value: sentence,
-      onkeydown: (event) => {
-        if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
-        event.preventDefault();
-        form.requestSubmit();
-      },
-    });
-    const second = el("input", { type: "text", placeholder: "only for models that read pairs" });
-    const tokens = el("input", { type: "number", min: 0, max: about.limits.generated, value: "24" });
-    const status = el("p.status", { role: "status" });
-    const submit = el("button.primary", { type: "submit" }, "Run");
-    const generate = el("label.field", el("span", "Tokens to write"), tokens);
-    const pair = el("label.field.wide", el("span", "Second sentence"), second);
-    const show = () => {
-      generate.hidden = chosen.task !== "generate";
-      pair.hidden = chosen.task !== READ;
-    };
-    const pick = (name) => {
-      chosen = models.find((model) => model.name === name);
-      show();
-    };
-    const form = el(
-      "form",
-      {
-        onsubmit: async (event) => {
-          event.preventDefault();
-          running = new AbortController();
-          submit.disabled = true;
-          status.textContent = "Reading …";
-          try {
-            const body = { model: chosen.name, text: text.value };
-            if (!pair.hidden && second.value.trim()) body.second = second.value;
-            if (!generate.hidden && Number(tokens.value) > 0) body.generate = Number(tokens.value);
-            const { id } = await source.post("/api/traces", body, running.signal);
-            dialog.close();
-            await done(id);
-          } catch (error) {
-            if (error.name !== "AbortError") status.textContent = error.message;
-          } finally {
-            submit.disabled = false;
-          }
-        },
-      },
-      el("h2", "Another text"),
-      choice(
-        "Model",
-        models.map((model) => [model.name, model.title ?? model.name]),
-        chosen.name,
-        pick,
-      ),
-      text,
-      pair,
-      generate,
-      status,
-      el(
-        "div.buttons",
-        submit,
-        el("button", { onclick: () => dialog.close() }, "Cancel"),
-        el("span.quietly", "Ctrl+Enter runs it"),
-      ),
-    );
-    show();
-    dialog.replaceChildren(form);
-    dialog.showModal();
-    text.focus();
+/** A dialog that runs a model with all settings: `run(model, text, more)`. `possible` is whether there is one. */
+function readDialog(models, limits, run) {
+  let chosen = models[0];
+  const text = el("textarea", {
+    rows: 4,
+    "aria-label": "Text",
+    placeholder: "A sentence or a page",
+    required: true,
+    autofocus: true,
+    onkeydown: (event) => {
+      if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+      event.preventDefault();
+      form.requestSubmit();
+    },
+  });
+  const second = el("input", { type: "text", placeholder: "only for models that read pairs" });
+  const tokens = el("input", { type: "number", min: 0, max: limits.generated, value: "24" });
+  const generate = el("label.field", el("span", "Tokens to write"), tokens);
+  const pair = el("label.field.wide", el("span", "Second sentence"), second);
+  const picker = el("span");
+  const show = (model) => {
+    chosen = model;
+    generate.hidden = model.task !== "generate";
+    pair.hidden = model.task !== "read";
   };
-  dialog.addEventListener("close", () => running?.abort());
-  return { open, possible: models.length > 0 };
+  const submit = () =>
+    run(chosen, text.value, {
+      ...(pair.hidden || !second.value.trim() ? {} : { second: second.value }),
+      ...(generate.hidden ? {} : { generate: Number(tokens.value) }),
+    });
+  const form = el(
+    "form",
+    { method: "dialog", onsubmit: submit },
+    el("h2", "Another text"),
+    picker,
+    text,
+    pair,
+    generate,
+    el(
+      "div.buttons",
+      el("button.primary", { type: "submit" }, "Run"),
+      el("button", { onclick: () => root.close() }, "Cancel"),
+      el("span.quietly", "Ctrl+Enter runs it"),
+    ),
+  );
+  const root = el("dialog.reading", { "aria-label": "Another text" }, form);
+  return {
+    root,
+    possible: models.length > 0,
+    /** `sentence` is the text to begin with. */
+    open(model = chosen, sentence = text.value) {
+      if (!models.length) return;
+      const names = models.map((one) => [one.name, one.title ?? one.name]);
+      picker.replaceChildren(
+        choice("Model", names, model.name, (name) => show(models.find((one) => one.name === name))),
+      );
+      show(model);
+      text.value = sentence;
+      root.showModal();
+    },
+  };
 }

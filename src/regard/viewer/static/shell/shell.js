@@ -7,7 +7,7 @@ import { figureOf, linkOf, svgOf } from "./export.js";
 import { makeKeyboard, pageShortcuts } from "./keyboard.js";
 import { pageLayout, showBar, showTheme } from "./layout.js";
 import { makeAnnouncer, makeNotice, runStatus, watchServer } from "./messages.js";
-import { readDialog, sentenceForm } from "./sentences.js";
+import { sentenceForm } from "./sentences.js";
 import { makeState, makeTheme, ofTrace, wordToPin } from "./state.js";
 import { firstUse, makeTour } from "./tour.js";
 
@@ -27,7 +27,7 @@ class Shell {
   trace;
   /** @type {MountedView | null} */
   view;
-  /** @type {ReturnType<typeof readDialog>} */
+  /** @type {ReturnType<typeof sentenceForm>["dialog"]} */
   reading;
   /** @type {ReturnType<typeof sentenceForm>} */
   sentence;
@@ -42,7 +42,6 @@ class Shell {
     this.parts = pageLayout(this);
     showTheme(this);
     this.runs = runStatus(this.parts.stage);
-    this.comeIn = makeViewMotion(this.parts.stage);
     this.announce = makeAnnouncer(root);
     this.notice = makeNotice(root, this.announce);
     this.keyboard = makeKeyboard(page ? document : root, root);
@@ -69,14 +68,14 @@ class Shell {
       this.about = { version: "", models: [], traces: [], coming: 0, views: [], opening: {}, limits: {} };
       this.fail(error);
     }
-    this.reading = readDialog(this.root, this.source, this.about, (id) => this.added(id));
     this.sentence = sentenceForm(this.source, this.about, {
       made: (id) => this.added(id),
-      more: (model, text) => this.reading.open(model, text),
       fail: (error) => this.fail(error),
       waiting: this.runs,
     });
     this.parts.bar.before(this.sentence);
+    this.reading = this.sentence.dialog;
+    this.root.append(this.reading.root);
     this.listTraces();
     if (this.page && !this.source.holds) this.server = this.watch();
     if (await readLinkedText(this)) return;
@@ -191,7 +190,9 @@ class Shell {
       this.view = known.mount(this.parts.stage, viewContext(this));
       if (this.view.keys) this.forgetKeys = this.keyboard.add(known.title, this.view.keys);
     }
-    this.comeIn();
+    const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const motion = [{ opacity: 0, transform: "scale(0.96)" }, { opacity: 1 }];
+    if (!still) this.parts.stage.animate(motion, { duration: 180, easing: "ease-out" });
     this.announce(`${known.title}: ${known.hint}`);
   }
 
@@ -217,13 +218,10 @@ class Shell {
 
   fail(error) {
     if (error.name === "AbortError") return;
-    const close = el(
-      "button.quiet",
-      { "aria-label": "Close this message", onclick: () => (this.parts.alert.hidden = true) },
-      "×",
-    );
-    this.parts.alert.replaceChildren(el("span", error.message), close);
-    this.parts.alert.hidden = false;
+    const { alert } = this.parts;
+    const hide = { "aria-label": "Close this message", onclick: () => (alert.hidden = true) };
+    alert.replaceChildren(el("span", error.message), el("button.quiet", hide, "×"));
+    alert.hidden = false;
   }
 
   // What can be done
@@ -315,18 +313,19 @@ const LISTED = 4; // traces that are offered instead
 function noTrace(shell) {
   const { model, sentence } = shell.state.get();
   const id = shell.traceId();
-  const unknown = id != null && !shell.listed(id); // a link led to a trace that is not here
   const what = model && sentence ? `${model} reading “${sentence}”` : "a trace";
-  const words = unknown
-    ? `This link is to ${what}, which is not here: it was made on another computer, or before the server was restarted.`
-    : "There is nothing to look at yet. A trace is what a model attended to while it read or wrote a text.";
-  const help = model && sentence && unknown ? `To see it, install the model ${model} where this server runs.` : "";
+  const words =
+    id != null && !shell.listed(id)
+      ? [
+          `This link is to ${what}, which is not here: it was made on another computer, or before the server was restarted.`,
+          model ? `To see it, install the model ${model} where this server runs.` : "",
+        ]
+      : ["There is nothing to look at yet. A trace is what a model attended to while it read or wrote a text."];
   const python = "In Python: with regard.watch(model) as seen: model(…), then seen.show() or seen.save(folder).";
   const others = shell.about.traces.slice(0, LISTED);
   return el(
     "div.empty",
-    el("p", words),
-    help ? el("p", help) : null,
+    ...words.filter(Boolean).map((text) => el("p", text)),
     ...others.map(({ id, title }) => el("p", el("button", { onclick: () => shell.pick(id) }, title))),
     shell.reading.possible
       ? el("button.primary", { onclick: () => shell.sentence.focus() }, "Type a sentence")
@@ -338,28 +337,6 @@ function noTrace(shell) {
 function holds({ source, trace, state }, part) {
   const path = callPath(trace, callOf(trace, state.get()));
   return source.holds?.(`${path}/${part}`) ?? true;
-}
-
-// Motion between views: a view grows out of the place that was pressed to open it, such as the small map of a head.
-
-const DURATION = 180; // milliseconds
-
-/** Returns a function that shows the view now on the stage coming in; nothing moves under reduced motion. */
-function makeViewMotion(stage) {
-  let origin = "50% 0";
-  stage.addEventListener("pointerdown", (event) => {
-    const box = stage.getBoundingClientRect();
-    origin = `${event.clientX - box.left}px ${event.clientY - box.top}px`;
-  });
-  return () => {
-    if (window.matchMedia("(prefers-reduced-motion: reduce)").matches) return;
-    stage.style.transformOrigin = origin;
-    stage.animate([{ opacity: 0, transform: "scale(0.96)" }, { opacity: 1 }], {
-      duration: DURATION,
-      easing: "ease-out",
-    });
-    origin = "50% 0"; // the next one may be opened by its tab
-  };
 }
 
 /** For tests and benchmarks: `regard.drawn()` is what the view drew, as numbers. */

@@ -11,7 +11,7 @@ const parts = (x) => (typeof x === "object" && !Array.isArray(x) ? x : null);
 
 /** What may stand in a link; what is something else is left out. Views bring numbers within what they show. */
 const KINDS = {
-  ...{ view: words, trace: words, call: words, text: words, part: words, sort: words, other: words },
+  ...{ view: words, trace: words, call: words, text: words, sort: words, other: words },
   ...{ model: words, sentence: words, second: words, generate: place },
   ...{ entry: place, head: place, query: place, step: place, at: place },
   ...{ heads: list, pins: list, mute: list, models: list },
@@ -46,14 +46,10 @@ export function encode(state) {
 export function decode(text) {
   /** @type {State} */
   const state = {};
-  for (const part of text.replace(/^#/, "").split("&").filter(Boolean)) {
-    const cut = part.indexOf("=");
-    try {
-      const key = decodeURIComponent(part.slice(0, cut));
-      const given = read(decodeURIComponent(part.slice(cut + 1)));
-      const value = given != null && Object.hasOwn(KINDS, key) ? KINDS[key](given) : given;
-      if (value != null) state[key] = value;
-    } catch {}
+  for (const [key, words] of new URLSearchParams(text.replace(/^#/, ""))) {
+    const given = read(words);
+    const value = given != null && Object.hasOwn(KINDS, key) ? KINDS[key](given) : given;
+    if (value != null) state[key] = value;
   }
   return state;
 }
@@ -138,7 +134,7 @@ const PRONOUNS = new Set("it she he they her him them its his their this that wh
 
 /** Another trace is looked at from its beginning: what was chosen in the last one may not exist in it. */
 export function ofTrace(id) {
-  const chosen = ["call", "other", "head", "heads", "query", "entry", "pins", "step", "at", "shift", "part", "toward"];
+  const chosen = ["call", "other", "head", "heads", "query", "entry", "pins", "step", "at", "shift", "toward"];
   const linked = ["model", "sentence", "second", "generate"]; // of the link that the page was opened with
   return { trace: id, ...Object.fromEntries([...chosen, ...linked].map((key) => [key, null])) };
 }

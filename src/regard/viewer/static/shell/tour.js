@@ -1,4 +1,4 @@
-// The tour: a card beside each thing worth knowing, while the page shows it. The page stays usable under it: who presses
+// The tour: a card about each thing worth knowing, while the page shows it. The page stays usable under it: who presses
 // something goes on alone, and the card waits.
 
 import { el } from "../draw/elements.js";
@@ -7,7 +7,6 @@ import { keep, kept } from "./state.js";
 
 const KEY = "regard-tour";
 const LINGER = 400; // milliseconds that the offer stays after the first press
-const MENU = { width: 190, height: 250 }; // pixels of the menu of Export, left of and below its button
 
 /** `page` has root, state, `shows(view)`, and `ready()`, which resolves to the trace once the view is on the page. */
 export function makeTour(page) {
@@ -133,23 +132,12 @@ export function makeTour(page) {
     }
   }
 
-  /** The card stands under what it is about; over the corner of a view, which is as large as the page. */
+  /** What the card is about has a frame; the card stands in the corner of the page. */
   function mark() {
     marked?.classList.remove("toured");
     const place = root.querySelector(steps[at].at);
-    const node = place?.getClientRects().length ? place : root.querySelector(".tools");
-    marked = node;
-    node.classList.add("toured");
-    const [outer, box] = [root.getBoundingClientRect(), node.getBoundingClientRect()];
-    const large = box.height > outer.height / 2;
-    const [wide, high] = [card.offsetWidth, card.offsetHeight];
-    const free = node.querySelector("[role=menu]") ? MENU : { width: 0, height: 0 }; // the card leaves it uncovered
-    const beside = box.left - outer.left - (free.width ? wide + free.width : 0);
-    const left = large ? outer.width - wide - 24 : Math.min(beside, outer.width - wide - 12);
-    const below = box.bottom - outer.top + 10 + (beside < 0 ? free.height : 0);
-    const top = large ? outer.height - high - 24 : below;
-    card.style.left = `${Math.max(12, left)}px`;
-    card.style.top = `${Math.max(12, Math.min(top, outer.height - high - 12))}px`;
+    marked = place?.getClientRects().length ? place : root.querySelector(".tools");
+    marked?.classList.add("toured");
   }
 
   return { offer, start };

@@ -1,7 +1,7 @@
 // Heads: lines between two columns of tokens, one colour per head; of one layer, or of two side by side.
-import { callOf, callPath, fileParts, gather, labelAt, layerTitle, sideOf } from "../data/tokens.js";
-import { inks, onPaper } from "../draw/canvas.js";
-import { bounded, callChoice, choice, el, headButtons, number, slider, tick } from "../draw/elements.js";
+import { callOf, fileParts, labelAt, layerTitle, sideOf } from "../data/tokens.js";
+import { clipped, inks, onPaper, write } from "../draw/canvas.js";
+import { bounded, callChoice, el, headButtons, number, refill, slider, tick } from "../draw/elements.js";
 import { AnswerChoice } from "./contributions.js";
 import {
   drawLines,
@@ -56,8 +56,6 @@ class Heads {
   mutedQueries = new Set();
   /** @type {Pin[]} */
   pins;
-  /** @type {string[]} */
-  pairs;
   /** @type {State} */
   state;
   /** What the heads of all layers do; null until the server has said it. @type {any[] | null} */
@@ -66,7 +64,6 @@ class Heads {
   constructor(root, context) {
     this.context = context;
     this.trace = context.trace;
-    this.ending = new AbortController();
     this.controls = headsControls(context.state, {
       mute: (name, on) => this.mute(name, on),
       compare: (on) => compareLayers(this, on),
@@ -109,7 +106,6 @@ class Heads {
     this.querySide = sideOf(this.trace, call, "query", this.level);
     this.keySide = sideOf(this.trace, call, "key", this.level);
     this.pointer.follow((pin) => ({ ...pin, at: labelAt(this.sideOf(pin), before[pin.side].groups[pin.at][0]) }));
-    this.pairs = showPartChoice(this.controls.partBox, this);
   }
 
   /** @param {Call[]} calls */
@@ -303,7 +299,7 @@ class Heads {
   }
 
   table() {
-    return headsTable(this.panels, this.ending.signal);
+    return [COLUMNS, ...this.panels.flatMap(linkRows)];
   }
 
   drawn() {
@@ -323,7 +319,6 @@ class Heads {
   }
 
   destroy() {
-    this.ending.abort();
     this.aside.close();
     this.answerChoice.close();
     for (const panel of this.panels) panel.close();
@@ -362,11 +357,10 @@ function headsControls(state, { mute, compare, openMaps }) {
     specialName.textContent = `Hide ${labels.slice(0, 3).join(", ")}`;
     special.show(on);
   };
-  const partBox = el("span");
   const title = "One head of two layers side by side, in the tab Map";
   const maps = el("button", { title, onclick: openMaps }, "Compare as maps");
   // On a phone these are folded away: the picture comes first.
-  const more = el("div.more-controls", maps, buttons, mass, sink, special, partBox);
+  const more = el("div.more-controls", maps, buttons, mass, sink, special);
   const fold = el(
     "button.fold",
     {
@@ -376,32 +370,13 @@ function headsControls(state, { mute, compare, openMaps }) {
     "Settings",
   );
   const root = el("div.controls", callBox, comparison, otherBox, fold, more, buttons.every);
-  let known = "";
-  /** The menus of the layer and of a second one; made anew only where `stamp` is another: one of them may be in use. */
+  /** The menus of the layer and of a second one. */
   const showLayers = (stamp, first, second) => {
-    if (stamp === known) return;
-    known = stamp;
-    const held = [callBox, otherBox].find((box) => box.contains(document.activeElement));
-    callBox.replaceChildren(first);
-    otherBox.replaceChildren(...(second ? [second] : []));
+    refill(callBox, stamp, () => [first]);
+    refill(otherBox, stamp, () => (second ? [second] : []));
     otherBox.hidden = !second;
-    held?.querySelector("select")?.focus();
   };
-  return { root, more, comparison, showLayers, buttons, mass, sink, showSpecial, partBox };
-}
-
-/** Of a text of several sentences, a choice from which to which; returns its pairs, "0-1". @returns {string[]} */
-function showPartChoice(box, { querySide, keySide, state, context }) {
-  const parts = [...new Set([...querySide.parts, ...keySide.parts])].filter((part) => part >= 0);
-  if (parts.length < 2) {
-    box.replaceChildren();
-    return [];
-  }
-  const name = (part) => "AB"[part] ?? String(part);
-  const pairs = parts.flatMap((a) => parts.map((b) => [`${a}-${b}`, `${name(a)} → ${name(b)}`]));
-  const changed = (part) => context.state.set({ part: part || null });
-  box.replaceChildren(choice("Part", [["", "all sentences"], ...pairs], state.part ?? "", changed));
-  return pairs.map(([pair]) => pair);
+  return { root, more, comparison, showLayers, buttons, mass, sink, showSpecial };
 }
 
 /** The other layers between the same tokens. @param {Trace} trace @param {Call} call @returns {Call[]} */
@@ -451,8 +426,6 @@ function openMaps({ trace: { calls }, call, panels, context }) {
   context.state.set({ view: "map", call: call.id, head, map: { other } });
 }
 
-const WHOLE = 1 << 22; // weights asked for with all their digits, for a table
-
 const TITLE = 24; // pixels above each of two layers, for its name
 
 const WHOLE_ROWS = 60; // tokens up to which a picture has all of them, whether or not they are in sight
@@ -470,31 +443,20 @@ function headsPicture(panels) {
   const width = scenes.reduce((sum, scene) => sum + scene.width, 0);
   const height = top + Math.max(...scenes.map((scene) => scene.height));
   return onPaper(width, height, paper, (ctx) => {
-    let x = 0;
+    ctx.save();
+    ctx.translate(0, top);
     panels.forEach((panel, at) => {
       const scene = scenes[at];
       const shown = panel.shown(scene);
-      ctx.save();
-      ctx.translate(x, top);
-      ctx.save();
-      ctx.beginPath();
-      ctx.rect(0, 0, scene.width, scene.height);
-      ctx.clip();
-      drawLines(ctx, scene, shown.links);
-      panel.drawTokens(ctx, scene, shown);
-      ctx.restore();
-      if (top) {
-        Object.assign(ctx, {
-          fillStyle: ink,
-          font: `600 14px ${font}`,
-          textAlign: "center",
-          textBaseline: "alphabetic",
-        });
-        ctx.fillText(layerTitle(panel.trace, panel.call), (scene.left + scene.right) / 2, -TITLE / 3);
-      }
-      ctx.restore();
-      x += scene.width;
+      clipped(ctx, { x: 0, y: 0, width: scene.width, height: scene.height }, () => {
+        drawLines(ctx, scene, shown.links);
+        panel.drawTokens(ctx, scene, shown);
+      });
+      const style = { fillStyle: ink, font: `600 14px ${font}`, textAlign: "center", textBaseline: "alphabetic" };
+      if (top) write(ctx, layerTitle(panel.trace, panel.call), (scene.left + scene.right) / 2, -TITLE / 3, style);
+      ctx.translate(scene.width, 0);
     });
+    ctx.restore();
   });
 }
 
@@ -518,12 +480,7 @@ function headsLegend(panel) {
 const COLUMNS = ["layer", "head", "query", "query token", "key", "key token", "drawn", "weight"];
 
 /** The links that are drawn, and those of hidden tokens beside them, with all digits of their weights. */
-async function headsTable(panels, signal) {
-  const rows = await Promise.all(panels.map((panel) => linkRows(panel, signal)));
-  return [COLUMNS, ...rows.flat()];
-}
-
-async function linkRows(panel, signal) {
+function linkRows(panel) {
   const scene = panel.scene();
   const all = { ...scene, muted: new Set(), mutedQueries: new Set() };
   const hidden = ({ query, key }) => panel.view.muted.has(key) || panel.view.mutedQueries.has(query);
@@ -532,7 +489,6 @@ async function linkRows(panel, signal) {
   const keyOf = ({ head, query, key }) => `${head} ${query} ${key}`;
   const drawn = new Set(shown.map(keyOf));
   const links = [...shown, ...also.filter((link) => !drawn.has(keyOf(link)))];
-  const exact = await exactWeights(panel, links, signal);
   return links.map((link) => [
     panel.call.name,
     link.head,
@@ -541,37 +497,8 @@ async function linkRows(panel, signal) {
     link.key,
     panel.view.keySide.labels[link.key],
     drawn.has(keyOf(link)) ? "" : "hidden",
-    exact(link),
+    Number(link.weight.toPrecision(9)), // the shortest number that is this float32
   ]);
-}
-
-/** A function that gives a link's weight as float32: the page itself draws from float16. */
-async function exactWeights(panel, links, signal) {
-  const { querySide, keySide } = panel.view;
-  const { call } = panel;
-  const positions = links.flatMap(({ query }) => querySide.groups[query]);
-  const [first, last] = [Math.min(...positions), Math.max(...positions)];
-  const rows = last - first + 1;
-  if (!links.length || panel.rows.signed || !panel.rows.dense || call.heads * rows * call.keys > WHOLE)
-    return ({ weight }) => weight;
-  const path = `${callPath(panel.trace, call)}/weights`;
-  const params = { entry: panel.view.state.entry ?? 0, rows: `${first}:${last + 1}`, type: "float32" };
-  const { data } = await panel.context.source.array(path, params, signal);
-  const known = new Map(); // by head and query: weights over the labels of the keys
-  return ({ head, query, key }) => {
-    const name = `${head} ${query}`;
-    if (!known.has(name)) {
-      const at = (i) => (head * rows + i - first) * call.keys;
-      const own = querySide.groups[query].map((i) => data.subarray(at(i), at(i) + call.keys));
-      known.set(name, gather(own, keySide.groups));
-    }
-    return digits(known.get(name)[key]);
-  };
-}
-
-/** The shortest number that is this float32. */
-function digits(x) {
-  return Number(x.toPrecision(9));
 }
 
 const CHOSEN = 4; // words

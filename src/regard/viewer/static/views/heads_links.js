@@ -28,12 +28,10 @@ export class LayerPanel {
     this.painted = painted;
     this.scroll = scrollingCanvas({
       label: "Tokens and the links between them: arrow keys choose a token, Enter keeps it",
-      layers: 2,
       draw: () => this.draw(),
       scrolled: () => scrolled(this),
     });
-    this.lines = this.scroll.canvases[0];
-    this.over = this.scroll.canvases[1];
+    this.canvas = this.scroll.canvas;
     this.box = this.scroll.box;
     this.pane = this.scroll.pane;
     this.paint = this.scroll.paint;
@@ -106,7 +104,6 @@ export class LayerPanel {
       muted: view.muted,
       mutedQueries: view.mutedQueries,
       mass: view.share,
-      part: view.pairs.includes(view.state.part) ? view.state.part : null,
       peak: this.rows.signed ? view.answerChoice.ofCall(this.call)?.peak || 1 : 0,
       opacities: Array.from({ length: this.call.heads }, (_, head) => palette.headOpacity(head)),
       ramp: palette.ramp,
@@ -132,15 +129,9 @@ export class LayerPanel {
     this.stretch();
     const scene = this.scene(width, height);
     const shown = this.shown(scene);
-    const base = !shown.focus.length;
-    this.lines.hidden = !base;
-    const ctx = fit(this.over, width, height);
+    const ctx = fit(this.canvas, width, height);
     ctx.clearRect(0, 0, width, height);
-    if (base) {
-      const under = fit(this.lines, width, height);
-      under.clearRect(0, 0, width, height);
-      drawLines(under, scene, shown.links);
-    } else drawLines(ctx, scene, shown.links);
+    drawLines(ctx, scene, shown.links);
     this.drawTokens(ctx, scene, shown);
     this.last = shown;
     this.painted();
@@ -231,7 +222,7 @@ export function linksFrom(scene, query, alone = true) {
       const alpha = Math.min(1, (sized(scene, weight) * scale) / among);
       if (alpha < faint || (mass < 1 && sum >= mass * rest)) break; // sorted: what follows is fainter
       sum += sized(scene, weight);
-      if (within(scene, query, key)) out.push({ head, query, key, weight, alpha });
+      out.push({ head, query, key, weight, alpha });
     }
   }
   return out;
@@ -259,7 +250,7 @@ export function linksTo(scene, key) {
       if (mass < 1 && sum >= mass * all) break;
       sum += size(query);
       const alpha = Math.min(1, size(query));
-      if (within(scene, query, key)) out.push({ head, query, key, weight: row[query], alpha });
+      out.push({ head, query, key, weight: row[query], alpha });
     }
   }
   return out;
@@ -273,10 +264,6 @@ function sized({ peak }, weight) {
 /** The colour of a link: that of its head, or of its sign. */
 function colorOf(scene, head, weight) {
   return scene.peak ? scene.signs[weight < 0 ? 0 : 1] : scene.colors[head];
-}
-
-function within({ part, querySide, keySide }, query, key) {
-  return part == null || part === `${querySide.parts[query]}-${keySide.parts[key]}`;
 }
 
 function middle(scene, side, at) {

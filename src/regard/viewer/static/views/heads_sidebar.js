@@ -1,52 +1,75 @@
 // The words beside the Heads view: what the chosen tokens look at, or what is drawn at all.
 //
 // `panel` is that of one layer.
+import { latest } from "../data/sources.js";
 import {
   callPath,
   gather,
   isNumbered,
   layerTitle,
-  ownName,
   patternMeaning,
   patternSentence,
   plain,
   unknownNote,
 } from "../data/tokens.js";
 import { STRONGEST } from "../data/weights.js";
-import { answerLine, barRow, choice, counted, el, number, signBar } from "../draw/elements.js";
+import { answerLine, barRow, counted, el, headChoice, number, signBar } from "../draw/elements.js";
 
 const LISTED = 8;
 const RESTING = ["first", "sink"]; // patterns of heads that do nothing in particular
 
 /** The tokens the focused ones are linked to, the strongest first; `bring(label)` when one is clicked. */
 function summary(panel, focus, links, bring) {
-  const side = focus[focus.length - 1].side;
-  const same = focus.filter((one) => one.side === side);
-  const [own, other] =
-    side === "query" ? [panel.view.querySide, panel.view.keySide] : [panel.view.keySide, panel.view.querySide];
+  const { active, rows, view } = panel;
+  const { side } = focus[focus.length - 1];
   const opposite = side === "query" ? "key" : "query";
-  const best = strongest(panel, side, new Set(same.map(({ at }) => at)), links);
-  const rows = best.map(({ at, weight, most, head }) => {
-    const title = `token ${at}; most by head ${head}: ${number(most)}`;
-    const run = () => bring({ side: opposite, at });
-    const share = weight / best[0].weight;
-    const several = panel.active.length > 1 ? most : null;
-    return barRow({ label: other.labels[at], at, weight, share, head: chip(panel, head), most: several, title, run });
-  });
-  const names = same.map(({ at }) => own.labels[at]);
-  const more = names.length > 3 ? ` and ${names.length - 3} more` : "";
-  const verb = side === "key" ? "looked at by" : names.length > 1 ? "look at" : "looks at";
+  const chosen = new Set(focus.filter((one) => one.side === side).map(({ at }) => at));
+  const [own, other] = [side, opposite].map((which) => view.sideOf({ side: which }).labels);
+  const best = strongest(panel, side, chosen, links);
+  const lines = best.map(({ at, weight, most, head }) =>
+    bar(panel, {
+      label: other[at],
+      at,
+      weight,
+      share: Math.abs(weight / best[0].weight),
+      head: chip(panel, head),
+      most: active.length > 1 ? most : null,
+      title: `token ${at}; most by head ${head}: ${number(most)}`,
+      run: () => bring({ side: opposite, at }),
+    }),
+  );
+  const names = [...chosen].map((at) => own[at]);
+  const found = rows.signed
+    ? []
+    : [
+        ...marked(panel, side, chosen),
+        ...findings(panel, side, chosen, links).map((text) => el("p.finding", text)),
+        ...hiddenWeight(panel, side, chosen),
+      ];
   const parts = [
-    el("div.aside-title", el("h2", `“${names.slice(0, 3).join(" · ")}${more}” ${verb}`), ...clearButton(panel)),
-    ...marked(panel, side, same),
-    ...findings(panel, side, new Set(same.map(({ at }) => at)), links).map((text) => el("p.finding", text)),
-    ...hiddenWeight(panel, side, same),
-    el("p.quietly", measured(panel, side, same.length)),
-    el("div.bars", ...rows),
-    ...unknownWords(panel.view),
+    el("div.aside-title", el("h2", title(panel, side, names)), ...clearButton(panel)),
+    ...found,
+    el("p.quietly", measured(panel, side, chosen.size)),
+    el("div.bars", ...lines),
+    ...unknownWords(view),
   ];
   if (!links.length) parts.push(el("p.quietly", "No link is left: every head is off, or all it looks at is hidden."));
   return parts;
+}
+
+function title({ rows, view }, side, names) {
+  const some = names.slice(0, 3);
+  if (rows.signed)
+    return `To ${view.answerChoice.name}, ${side === "query" ? "through" : "from"} ${some.map((name) => `“${name}”`).join(", ")}`;
+  const more = names.length > 3 ? ` and ${names.length - 3} more` : "";
+  const verb = side === "key" ? "looked at by" : names.length > 1 ? "look at" : "looks at";
+  return `“${some.join(" · ")}${more}” ${verb}`;
+}
+
+/** A line of a list; of a contribution in the colour of its sign. */
+function bar({ rows, context: { palette } }, line) {
+  const row = barRow(line);
+  return rows.signed ? signBar(row, line.weight, palette) : row;
 }
 
 /** What the mark of an unknown word means, where the text has one. */
@@ -66,7 +89,7 @@ function clearButton(panel) {
 function hiddenWeight(panel, side, chosen) {
   if (side !== "query" || !panel.view.muted.size || !panel.active.length) return [];
   let sum = 0;
-  for (const { at } of chosen)
+  for (const at of chosen)
     for (const head of panel.active) {
       const found = panel.links.from(head, at);
       if (!found) return [];
@@ -74,11 +97,10 @@ function hiddenWeight(panel, side, chosen) {
         if (panel.view.muted.has(found.keys[j])) sum += weight;
       });
     }
-  const share = sum / (chosen.length * panel.active.length);
-  const names = hiddenNames(panel);
-  return [
-    el("p", { "data-hidden": share }, `${share.toFixed(2)} of the weight is on ${names}, which ${are(panel)} hidden.`),
-  ];
+  const share = sum / (chosen.size * panel.active.length);
+  const are = panel.view.muted.size > 1 ? "are" : "is";
+  const words = `${share.toFixed(2)} of the weight is on ${hiddenNames(panel)}, which ${are} hidden.`;
+  return [el("p", { "data-hidden": share }, words)];
 }
 
 /** The tokens that are hidden: "[CLS], [SEP]". */
@@ -87,26 +109,24 @@ export function hiddenNames(panel) {
   return names.length > 3 ? `${panel.view.muted.size} tokens` : names.join(", ");
 }
 
-function are(panel) {
-  return panel.view.muted.size > 1 ? "are" : "is";
-}
-
 function strongest(panel, side, chosen, links) {
   return sums(panel, side, chosen, links)
-    .sort((a, b) => b.weight - a.weight)
+    .sort((a, b) => Math.abs(b.weight) - Math.abs(a.weight))
     .slice(0, LISTED);
 }
 
-/** Of several queries the mean, of several keys the sum: weights from a word are a mean, weights to it a sum. */
+/** Of several queries the mean, of several keys the sum: weights from a word are a mean, weights to it a sum. Contributions
+ * add up.
+ */
 function sums(panel, side, chosen, links) {
   const known = new Map();
-  const among = panel.active.length * (side === "query" ? chosen.size : 1);
+  const among = panel.rows.signed ? 1 : panel.active.length * (side === "query" ? chosen.size : 1);
   for (const link of links) {
     const [mine, theirs] = side === "query" ? [link.query, link.key] : [link.key, link.query];
     if (!chosen.has(mine)) continue;
     const found = known.get(theirs) ?? { at: theirs, weight: 0, most: 0, head: 0 };
     found.weight += link.weight / among;
-    if (link.weight > found.most) [found.most, found.head] = [link.weight, link.head];
+    if (Math.abs(link.weight) > Math.abs(found.most)) [found.most, found.head] = [link.weight, link.head];
     known.set(theirs, found);
   }
   return [...known.values()];
@@ -118,17 +138,17 @@ function chip({ context: { palette } }, head) {
 
 /** How much of all weight lies on several chosen keys, such as a sentence: the mean over queries and heads that are on. */
 function marked(panel, side, chosen) {
-  if (side !== "key" || chosen.length < 2 || !panel.rows.dense || !panel.active.length) return [];
+  if (side !== "key" || chosen.size < 2 || !panel.rows.dense || !panel.active.length) return [];
   const count = panel.view.querySide.labels.length;
   let sum = 0;
-  for (const { at } of chosen) {
+  for (const at of chosen) {
     const weights = panel.links.to(at, []);
     if (!weights) return [];
     for (const head of panel.active) for (let query = 0; query < count; query++) sum += weights[head * count + query];
   }
   const share = sum / (count * panel.active.length);
   return [
-    el("p.finding", { "data-share": share }, `These ${chosen.length} tokens get ${share.toFixed(3)} of all weight.`),
+    el("p.finding", { "data-share": share }, `These ${chosen.size} tokens get ${share.toFixed(3)} of all weight.`),
   ];
 }
 
@@ -181,6 +201,7 @@ function layerFindings(panel) {
 
 function measured(panel, side, tokens) {
   const { active } = panel;
+  if (panel.rows.signed) return `sum over ${counted(active.length, "head")}; + adds to the score, − takes from it`;
   const heads = active.length === 1 ? `weights of head ${active[0]}` : `mean over ${counted(active.length, "head")}`;
   if (side === "query") return tokens > 1 ? `${heads} and ${tokens} tokens` : heads;
   const long = panel.rows.dense ? "" : `, of the queries in view and their ${STRONGEST} strongest keys`;
@@ -265,7 +286,7 @@ class StrongestHeads {
   constructor(view) {
     this.view = view;
     this.root = el("section.strongest", { "aria-label": "Strongest heads of all layers", hidden: true });
-    this.asking = new AbortController();
+    this.request = latest();
     /** What is listed, for tests. @type {{call: Call, head: number, at: number, weight: number}[]} */
     this.best = [];
   }
@@ -281,25 +302,25 @@ class StrongestHeads {
     const stamp = possible ? JSON.stringify([pin, view.level, view.mutes, view.state.entry, calls[0].id]) : "";
     if (stamp === this.stamp) return;
     this.stamp = stamp;
-    this.asking.abort();
-    this.asking = new AbortController();
+    this.request.end();
     this.best = [];
     this.root.hidden = true;
-    if (possible && (pin.side === "query" || view.call.queries <= WHOLE))
-      this.load(calls, pin, this.asking.signal).catch(() => {}); // a file may hold maps only: nothing is listed
+    if (possible && (pin.side === "query" || view.call.queries <= WHOLE)) this.load(calls, pin).catch(() => {}); // a file may hold maps only: nothing is listed
   }
 
-  async load(calls, pin, signal) {
+  async load(calls, pin) {
     const { view } = this;
     const { querySide, keySide, muted, mutedQueries } = view;
     const group = view.sideOf(pin).groups[pin.at];
     const span = `${group[0]}:${group[group.length - 1] + 1}`;
     const part = pin.side === "query" ? { rows: span } : { cols: span };
     const params = { entry: view.state.entry ?? 0, ...part, type: "float16" };
-    const answers = await Promise.all(
-      calls.map((call) => view.context.source.array(`${callPath(view.trace, call)}/weights`, params, signal)),
+    const { source } = view.context;
+    const paths = calls.map((call) => `${callPath(view.trace, call)}/weights`);
+    const answers = await this.request((signal) =>
+      Promise.all(paths.map((path) => source.array(path, params, signal))),
     );
-    if (signal.aborted) return;
+    if (!answers) return;
     const [others, hidden] = pin.side === "query" ? [keySide.groups, muted] : [querySide.groups, mutedQueries];
     const found = answers.flatMap(({ data, shape: [heads, rows, columns] }, at) =>
       Array.from({ length: heads }, (_, head) => {
@@ -310,7 +331,6 @@ class StrongestHeads {
     );
     this.best = found.sort((a, b) => b.weight - a.weight).slice(0, HEADS_LISTED);
     const labels = (pin.side === "query" ? keySide : querySide).labels;
-    const { palette, state } = view.context;
     this.root.replaceChildren(
       el("h3", `Strongest heads of all ${calls.length} layers`),
       el(
@@ -321,9 +341,9 @@ class StrongestHeads {
             at,
             weight,
             share: weight / (this.best[0].weight || 1),
-            head: { number: head, color: palette.head(head), ink: palette.overHead(head) },
+            head: chip(view, head),
             title: `${layerTitle(view.trace, call)}, head ${head}: open it alone`,
-            run: () => state.set({ call: call.id, head, heads: [head] }),
+            run: () => view.context.state.set({ call: call.id, head, heads: [head] }),
           }),
         ),
       ),
@@ -332,7 +352,7 @@ class StrongestHeads {
   }
 
   close() {
-    this.asking.abort();
+    this.request.end();
   }
 }
 
@@ -378,15 +398,14 @@ class WhatIfPanel {
     this.root = el("section.what-if", { "aria-label": "What if" });
     this.head = 0;
     this.result = el("div", { role: "status" });
-    this.running = null;
+    this.request = latest();
   }
 
   /** Whether the model that read this trace can run again. */
   get possible() {
     const { trace, context } = this.view;
-    if (trace.made?.second) return false; // the request has one text
-    if (this.elsewhere) return false;
-    return Boolean(trace.made && context.about.models.some((model) => model.name === trace.made.model));
+    if (!trace.made || trace.made.second || this.elsewhere) return false; // the request has one text
+    return context.about.models.some((model) => model.name === trace.made.model);
   }
 
   /** Whether it takes an installation: a page without a server runs no model with heads silenced. */
@@ -405,41 +424,36 @@ class WhatIfPanel {
     const { call, pins, querySide, active, trace } = this.view;
     const word = pins.find((pin) => pin.side === "query") ?? pins[0] ?? null;
     const own = trace.made.generate ? null : word; // of a text that was written, positions move
-    const label = own && (own.side === "query" ? querySide : this.view.keySide).labels[own.at];
+    const { labels, groups } = own ? this.view.sideOf(own) : querySide;
     const stamp = JSON.stringify([call.id, active, own, trace.id]);
     if (stamp === this.stamp) return;
     this.stamp = stamp;
     this.head = active.length === 1 ? active[0] : Math.min(this.head, call.heads - 1);
-    const heads = Array.from({ length: call.heads }, (_, i) => [i, String(i)]);
-    const position = own && (own.side === "query" ? querySide : this.view.keySide).groups[own.at][0];
+    const hide = own && { hide: [groups[own.at][0]] };
     this.result.replaceChildren();
     this.root.replaceChildren(
       el("h3", "What if …"),
       el(
         "div.buttons",
-        choice("head", heads, this.head, (value) => (this.head = Number(value))),
+        headChoice(call.heads, this.head, (value) => (this.head = value)),
         el("button", { onclick: () => this.run({ silence: { [call.name]: [this.head] } }) }, "is silenced"),
       ),
       ...(own && call.query_side === call.key_side
-        ? [el("div.buttons", el("button", { onclick: () => this.run({ hide: [position] }) }, `“${label}” is hidden`))]
+        ? [el("div.buttons", el("button", { onclick: () => this.run(hide) }, `“${labels[own.at]}” is hidden`))]
         : []),
       this.result,
     );
   }
 
   async run(change) {
-    this.running?.abort();
-    const control = new AbortController();
-    this.running = control;
     const { trace, context } = this.view;
     this.result.replaceChildren(el("p.quietly", "Running the model twice …"));
     try {
       const body = { model: trace.made.model, text: trace.made.text, ...change };
-      const answer = await context.source.post("/api/what-if", body, control.signal);
-      this.result.replaceChildren(...this.report(answer));
-      this.answer = answer;
+      const answer = await this.request((signal) => context.source.post("/api/what-if", body, signal));
+      if (answer) this.result.replaceChildren(...this.report(answer));
     } catch (error) {
-      if (error.name !== "AbortError") this.result.replaceChildren(el("p.problem", error.message));
+      this.result.replaceChildren(el("p.problem", error.message));
     }
   }
 
@@ -477,57 +491,8 @@ class WhatIfPanel {
   }
 
   close() {
-    this.running?.abort();
+    this.request.end();
   }
-}
-
-// The words beside the Heads view while it shows contributions: what each key added to the chosen answer, or took from it.
-
-/** The tokens that the focused ones are linked to, by the size of their contributions. */
-function contributionSummary(panel, focus, links, bring) {
-  const side = focus[focus.length - 1].side;
-  const chosen = new Set(focus.filter((one) => one.side === side).map(({ at }) => at));
-  const opposite = side === "query" ? "key" : "query";
-  const own = side === "query" ? panel.view.querySide : panel.view.keySide;
-  const other = side === "query" ? panel.view.keySide : panel.view.querySide;
-  const sums = new Map();
-  for (const link of links) if (chosen.has(link[side])) addTo(sums, link[opposite], link);
-  const best = [...sums.values()].sort((a, b) => Math.abs(b.sum) - Math.abs(a.sum)).slice(0, LISTED);
-  const names = [...chosen].slice(0, 3).map((at) => `“${own.labels[at]}”`);
-  const title =
-    side === "query"
-      ? `To ${panel.view.answerChoice.name}, through ${names.join(", ")}`
-      : `To ${panel.view.answerChoice.name}, from ${names.join(", ")}`;
-  return [
-    el("div.aside-title", el("h2", title), ...clearButton(panel)),
-    el("p.quietly", `sum over ${counted(panel.active.length, "head")}; + adds to the score, − takes from it`),
-    el(
-      "div.bars",
-      ...best.map((one) => contributionRow(panel, one, other.labels[one.at], Math.abs(best[0].sum), bring, opposite)),
-    ),
-    ...(best.length ? [] : [el("p.quietly", "Nothing here contributes, or every head is off.")]),
-  ];
-}
-
-function addTo(sums, at, { head, weight }) {
-  const found = sums.get(at) ?? { at, sum: 0, most: 0, head: 0 };
-  found.sum += weight;
-  if (Math.abs(weight) > Math.abs(found.most)) [found.most, found.head] = [weight, head];
-  sums.set(at, found);
-}
-
-function contributionRow({ active, context: { palette } }, { at, sum, most, head }, label, largest, bring, side) {
-  const line = barRow({
-    label,
-    at,
-    weight: sum,
-    share: Math.abs(sum) / largest,
-    head: { number: head, color: palette.head(head), ink: palette.overHead(head) },
-    most: active.length > 1 ? most : null,
-    title: `token ${at}; most by head ${head}: ${number(most)}`,
-    run: () => bring({ side, at }),
-  });
-  return signBar(line, sum, palette);
 }
 
 /** A square in the colour of a sign. */
@@ -545,19 +510,12 @@ function contributionLegend(panel, _queries, links) {
   const largest = Math.max(...totals.map(Math.abs), 1e-30);
   const { palette } = panel.context;
   const bars = panel.active.map((head) => {
-    const line = barRow({
-      label: "head",
-      at: head,
-      weight: totals[head],
-      share: Math.abs(totals[head]) / largest,
-      title: "all its contributions added up",
-      run: () => panel.context.state.set({ heads: [head] }),
-    });
-    return signBar(line, totals[head], palette);
+    const [weight, share] = [totals[head], Math.abs(totals[head]) / largest];
+    const run = () => panel.context.state.set({ heads: [head] });
+    return bar(panel, { label: "head", at: head, weight, share, title: "all its contributions added up", run });
   });
-  const name = isNumbered(panel.trace) ? `Layer ${call.layer}` : ownName(panel.trace, call);
   return [
-    el("h2", `${name} to ${answerChoice.name}`),
+    el("h2", `${layerTitle(panel.trace, call)} to ${answerChoice.name}`),
     el(
       "p",
       signSquare(palette, 0.7),
@@ -643,10 +601,8 @@ export class HeadsAside {
     const name = layerTitle(panel.trace, panel.call);
     if (waiting && !links.length)
       return [el("p.quietly", { role: "status" }, `Reading ${name.replace(/^Layer/, "layer")} …`)];
-    const { signed } = panel.rows;
-    if (!focus.length) return signed ? contributionLegend(panel, rows, links) : legend(panel, rows, links);
-    const bring = (label) => this.view.bring(label);
-    const [title, ...rest] = (signed ? contributionSummary : summary)(panel, focus, links, bring);
+    if (!focus.length) return (panel.rows.signed ? contributionLegend : legend)(panel, rows, links);
+    const [title, ...rest] = summary(panel, focus, links, (label) => this.view.bring(label));
     return several ? [...(first ? [title] : []), el("h3.layer-name", name), ...rest] : [title, ...rest];
   }
 

@@ -1,5 +1,5 @@
 // The playground's picture: a curve over one number, a field over two, bars over more. The query and the entries drag.
-import { inks, makeBoard, place, polyline, shortened, ticks } from "../draw/canvas.js";
+import { inks, makeAxes, makeBoard, place, polyline, shortened } from "../draw/canvas.js";
 import { el } from "../draw/elements.js";
 import { figure, TABLES, written } from "./lookup.js";
 import { average, energies, MOST_POSITION, POSITIONS, weights } from "./lookup_formulas.js";
@@ -11,7 +11,7 @@ const REACH = 14; // pixels within which a pointer takes hold of a point
 /** `ask(vector)` is another query, `move(row, {key, value})` another entry. */
 export function makePlot(host, { context, ask, move }) {
   /** @type {any[]} */
-  let [now, shown, held, frame] = [null, null, null, null]; // `frame`: the axes, kept still while something is dragged
+  let [now, shown, held, frame, axes] = Array(5).fill(null); // `frame`: what is in sight, kept still while something is dragged
   const stage = el("div.lookup-stage");
   const bars = el("div.features");
   host.append(stage, bars);
@@ -21,22 +21,11 @@ export function makePlot(host, { context, ask, move }) {
   const { node, size } = board;
 
   const width = () => (Array.isArray(shown?.query) && shown.w ? shown.query.length : 0);
-  const X = (x) => MARGIN.left + ((x - frame.x0) / (frame.x1 - frame.x0)) * (size.width - MARGIN.left - MARGIN.right);
-  const Y = (y) =>
-    size.height - MARGIN.bottom - ((y - frame.y0) / (frame.y1 - frame.y0)) * (size.height - MARGIN.top - MARGIN.bottom);
-  const at = ({ x, y }) => [
-    near(
-      frame.x0 + ((x - MARGIN.left) / (size.width - MARGIN.left - MARGIN.right)) * (frame.x1 - frame.x0),
-      frame.x1 - frame.x0,
-    ),
-    near(
-      frame.y0 +
-        ((size.height - MARGIN.bottom - y) / (size.height - MARGIN.top - MARGIN.bottom)) * (frame.y1 - frame.y0),
-      frame.y1 - frame.y0,
-    ),
-  ];
+  /** Numbers of a place, with as many digits as a pixel is worth. */
+  const at = ({ x, y }) => axes.at(x, y).map((value, d) => near(value, spans()[d]));
+  const spans = () => [frame.x, frame.y].map(([least, most]) => most - least);
   const said = () => (Array.isArray(shown.z) ? shown.z.map(figure).join(", ") : String(shown.z));
-  const spot = (j) => [X(shown.keys[j][0]), Y(width() === 1 ? shown.values[j][0] : shown.keys[j][1])];
+  const spot = (j) => [axes.X(shown.keys[j][0]), axes.Y(width() === 1 ? shown.values[j][0] : shown.keys[j][1])];
 
   node.addEventListener("pointerdown", (event) => {
     held = nearest(place(event, node));
@@ -57,16 +46,15 @@ export function makePlot(host, { context, ask, move }) {
     const direction = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
     if (!direction || !frame) return;
     event.preventDefault();
-    const spans = [frame.x1 - frame.x0, frame.y1 - frame.y0];
-    ask(shown.query.map((x, d) => near(x + direction[d] * (event.shiftKey ? 0.1 : 0.01) * spans[d], spans[d])));
+    const step = event.shiftKey ? 0.1 : 0.01;
+    ask(shown.query.map((x, d) => near(x + direction[d] * step * spans()[d], spans()[d])));
     context.announce(`query ${now.query}, z ${said()}`);
   });
 
   function nearest({ x, y }) {
     const far = shown.keys.map((_, j) => Math.hypot(spot(j)[0] - x, spot(j)[1] - y));
     const best = far.indexOf(Math.min(...far));
-    const query =
-      width() === 1 ? Math.abs(X(shown.query[0]) - x) : Math.hypot(X(shown.query[0]) - x, Y(shown.query[1]) - y);
+    const query = Math.hypot(axes.X(shown.query[0]) - x, width() === 1 ? 0 : axes.Y(shown.query[1]) - y);
     return far[best] < REACH && far[best] < query ? best : "query";
   }
 
@@ -89,44 +77,24 @@ export function makePlot(host, { context, ask, move }) {
 
   function draw(pen, across, down, colors) {
     if (!shown || stage.hidden) return;
-    if (held === null || !frame) frame = axes();
+    if (held === null || !frame) frame = inSight();
+    axes = makeAxes({ width: across, height: down, margin: MARGIN, ...frame });
     pen.font = `12px ${colors.font}`;
     if (width() === 1) curve(pen, across, down, colors);
     else plane(pen, across, down, colors);
   }
 
   /** A margin of a fifth around keys and query, and for the curve around the values and the answer. */
-  function axes() {
+  function inSight() {
     const spread = (all) => {
       const [least, most] = [Math.min(...all), Math.max(...all)];
       const more = (most - least || Math.abs(most) || 1) * 0.2;
       return [least - more, most + more];
     };
     const all = [...shown.keys, shown.query];
-    const [x0, x1] = spread(all.map((key) => key[0]));
     const answer = Array.isArray(shown.z) ? [shown.z[0]] : []; // without a normalizer it may lie beyond the values
     const heights = width() === 1 ? [...shown.values.map((value) => value[0]), ...answer] : all.map((key) => key[1]);
-    const [y0, y1] = spread(heights);
-    return { x0, x1, y0, y1 };
-  }
-
-  function grid(pen, across, down, { line, soft }) {
-    Object.assign(pen, { strokeStyle: line, fillStyle: soft, lineWidth: 1, textAlign: "center" });
-    for (const x of ticks(frame.x0, frame.x1)) {
-      polyline(pen, [
-        [X(x), MARGIN.top],
-        [X(x), down - MARGIN.bottom],
-      ]);
-      pen.fillText(figure(x), X(x), down - MARGIN.bottom + 18);
-    }
-    pen.textAlign = "right";
-    for (const y of ticks(frame.y0, frame.y1)) {
-      polyline(pen, [
-        [MARGIN.left, Y(y)],
-        [across - MARGIN.right, Y(y)],
-      ]);
-      pen.fillText(figure(y), MARGIN.left - 8, Y(y) + 4);
-    }
+    return { x: spread(all.map((key) => key[0])), y: spread(heights) };
   }
 
   /** The answer for every query in sight, not only for the one asked. */
@@ -142,24 +110,22 @@ export function makePlot(host, { context, ask, move }) {
   }
 
   function curve(pen, across, down, colors) {
-    grid(pen, across, down, colors);
+    axes.grid(pen, colors, { words: figure });
+    const { X, Y } = axes;
     const [q] = shown.query;
-    const points = Array.from({ length: across + 1 }, (_, i) => frame.x0 + ((frame.x1 - frame.x0) * i) / across);
     pen.save();
     pen.beginPath();
     pen.rect(MARGIN.left, MARGIN.top, across - MARGIN.left - MARGIN.right, down - MARGIN.top - MARGIN.bottom);
     pen.clip();
     Object.assign(pen, { strokeStyle: colors.accent, lineWidth: 2.5 });
+    const xs = Array.from({ length: across + 1 }, (_, i) => frame.x[0] + (spans()[0] * i) / across);
     polyline(
       pen,
-      points.map((x) => [X(x), Y(answered([x]))]),
+      xs.flatMap((x) => [X(x), Y(answered([x]))]),
     );
     pen.restore();
     Object.assign(pen, { strokeStyle: colors.ink, lineWidth: 1.5 });
-    polyline(pen, [
-      [X(q), MARGIN.top],
-      [X(q), down - MARGIN.bottom],
-    ]);
+    polyline(pen, [X(q), MARGIN.top, X(q), down - MARGIN.bottom]);
     entries(pen, colors);
     if (Array.isArray(shown.z)) dot(pen, X(q), Y(shown.z[0]), 7, colors.accent, colors.paper);
     label(pen, `q = ${figure(q)}    z = ${said()}`, X(q), MARGIN.top - 8, colors);
@@ -168,8 +134,8 @@ export function makePlot(host, { context, ask, move }) {
   function plane(pen, across, down, colors) {
     const cell = [(across - MARGIN.left - MARGIN.right) / FIELD, (down - MARGIN.top - MARGIN.bottom) / FIELD];
     const field = Array.from({ length: FIELD * FIELD }, (_, i) => {
-      const [u, v] = [((i % FIELD) + 0.5) / FIELD, (Math.floor(i / FIELD) + 0.5) / FIELD];
-      return answered([frame.x0 + u * (frame.x1 - frame.x0), frame.y1 - v * (frame.y1 - frame.y0)]);
+      const [column, row] = [(i % FIELD) + 0.5, Math.floor(i / FIELD) + 0.5];
+      return answered(axes.at(MARGIN.left + column * cell[0], MARGIN.top + row * cell[1]));
     });
     // Averages lie between the values; sums may not.
     const all = [...shown.values.map((value) => value[0]), ...field];
@@ -186,13 +152,13 @@ export function makePlot(host, { context, ask, move }) {
         Math.round(y + cell[1]) - Math.round(y),
       );
     }
-    grid(pen, across, down, { ...colors, line: "rgb(128 128 128 / 0.25)" });
-    const query = [X(shown.query[0]), Y(shown.query[1])];
+    axes.grid(pen, { ...colors, line: "rgb(128 128 128 / 0.25)" }, { words: figure });
+    const query = [axes.X(shown.query[0]), axes.Y(shown.query[1])];
     shown.w.forEach((w, j) => {
       const size = Math.min(1, Math.abs(w)); // without a normalizer weights may be negative, or above 1
       if (size < 0.001) return;
       Object.assign(pen, { strokeStyle: colors.ink, lineWidth: 1 + 7 * size, globalAlpha: 0.25 + 0.75 * size });
-      polyline(pen, [query, spot(j)]);
+      polyline(pen, [...query, ...spot(j)]);
       pen.globalAlpha = 1;
     });
     entries(pen, colors);
@@ -325,38 +291,21 @@ export function makePositionsPlot(host, { context }) {
   function byDistance(pen, width, height, colors) {
     const part = POSITIONS[now.positions];
     const of = (distance) => part.byDistance(distance, WIDTH, now.parameters);
-    const reach = COUNT;
-    const points = Array.from({ length: 8 * reach + 1 }, (_, i) => -reach + i / 4).map((d) => [d, of(d)]);
+    const points = Array.from({ length: 8 * COUNT + 1 }, (_, i) => -COUNT + i / 4).map((d) => [d, of(d)]);
     const values = points.map((point) => point[1]);
-    const [least, most] = [Math.min(0, ...values), Math.max(0, ...values)];
-    const X = (d) => CURVE_MARGIN.left + ((d + reach) / (2 * reach)) * (width - CURVE_MARGIN.left - CURVE_MARGIN.right);
-    const Y = (y) =>
-      height -
-      CURVE_MARGIN.bottom -
-      ((y - least) / (most - least || 1)) * (height - CURVE_MARGIN.top - CURVE_MARGIN.bottom);
+    const y = [Math.min(0, ...values), Math.max(0, ...values)];
+    const axes = makeAxes({ width, height, margin: CURVE_MARGIN, x: [-COUNT, COUNT], y });
+    const { X, Y } = axes;
     heading(pen, part.curve, width, colors);
-    Object.assign(pen, { strokeStyle: colors.line, fillStyle: colors.soft, lineWidth: 1, textAlign: "right" });
-    for (const y of ticks(least, most)) {
-      polyline(pen, [
-        [CURVE_MARGIN.left, Y(y)],
-        [width - CURVE_MARGIN.right, Y(y)],
-      ]);
-      pen.fillText(figure(y), CURVE_MARGIN.left - 8, Y(y) + 4);
-    }
-    pen.textAlign = "center";
-    for (const d of [-24, -16, -8, 0, 8, 16, 24]) pen.fillText(figure(d), X(d), height - 10);
+    axes.grid(pen, colors, { across: false, below: [-24, -16, -8, 0, 8, 16, 24], words: figure });
     Object.assign(pen, { strokeStyle: colors.accent, lineWidth: 2 });
     polyline(
       pen,
-      points.map(([d, y]) => [X(d), Y(y)]),
+      points.flatMap(([d, y]) => [X(d), Y(y)]),
     );
     now.rows.forEach((row, j) => {
-      if (row.masked || Math.abs(j - now.at) > reach) return;
-      Object.assign(pen, { fillStyle: colors.ink, strokeStyle: colors.paper, lineWidth: 1.5 });
-      pen.beginPath();
-      pen.arc(X(j - now.at), Y(of(j - now.at)), 4.5, 0, 2 * Math.PI);
-      pen.fill();
-      pen.stroke();
+      if (row.masked || Math.abs(j - now.at) > COUNT) return;
+      dot(pen, X(j - now.at), Y(of(j - now.at)), 4.5, colors.ink, colors.paper);
     });
   }
 

@@ -2,8 +2,8 @@
 //
 // POST /api/listen answers {label, probabilities: {label: share}, seconds, waveform: [[least, most], …] evenly over
 // the time, weights: evenly over the time, spelled?: [{letter, weights}]}. Weights are empty or null where there are none.
-import { samplesOf } from "../data/sources.js";
-import { inks, makeBoard, onPaper, place } from "../draw/canvas.js";
+import { latest, samplesOf } from "../data/sources.js";
+import { inks, makeBoard, onPaper, place, polyline } from "../draw/canvas.js";
 import { el, exact, makeDrop, number, shareCells } from "../draw/elements.js";
 
 /** @type {View} */
@@ -33,7 +33,8 @@ class SoundView {
     this.recording = null;
     this.answer = null;
     this.at = null;
-    this.file = null;
+    this.asked = false;
+    this.request = latest();
     const label = "Choose a sound, or drop one";
     this.drop = makeDrop(root, {
       label,
@@ -73,7 +74,7 @@ class SoundView {
     );
     const { sample } = this.settings;
     const first = samples.find(({ name }) => name === sample) ?? samples[0];
-    if (first && !this.answer && !this.running) await this.listen(first.file, first.name);
+    if (first && !this.answer && !this.asked) await this.listen(first.file, first.name);
   }
 
   /** Three seconds from the microphone, or less where it is stopped. */
@@ -99,12 +100,12 @@ class SoundView {
 
   /** `name` is that of a sample. @param {Blob} file */
   async listen(file, name = "") {
-    this.running?.abort();
-    const running = new AbortController();
-    this.running = running;
     this.status.textContent = "Listening …";
+    this.asked = true;
     try {
-      this.answer = await this.context.source.post("/api/listen", file, running.signal);
+      const answer = await this.request((signal) => this.context.source.post("/api/listen", file, signal));
+      if (!answer) return;
+      this.answer = answer;
       this.audio.pause();
       URL.revokeObjectURL(this.audio.src);
       this.audio.src = URL.createObjectURL(file);
@@ -219,22 +220,13 @@ class SoundView {
       pen.fillText(`${((seconds * i) / 5).toFixed(2)} s`, EDGE.left + (wide * i) / 5, height - 12);
     const marks = [this.at, this.audio.paused ? null : this.audio.currentTime / seconds].filter((x) => x !== null);
     Object.assign(pen, { strokeStyle: accent, lineWidth: 2 });
-    for (const mark of marks) {
-      pen.beginPath();
-      pen.moveTo(EDGE.left + mark * wide, EDGE.top);
-      pen.lineTo(EDGE.left + mark * wide, EDGE.top + high);
-      pen.stroke();
-    }
+    for (const x of marks.map((mark) => EDGE.left + mark * wide)) polyline(pen, [x, EDGE.top, x, EDGE.top + high]);
   }
 
   picture() {
     if (!this.answer) return null;
     const { width, height } = this.board.size;
-    const { paper } = inks(this.stage);
-    const draw = (pen) => {
-      this.draw(pen, width, height);
-    };
-    return onPaper(width, height, paper, draw);
+    return onPaper(width, height, inks(this.stage).paper, (pen) => this.draw(pen, width, height));
   }
 
   legend() {
@@ -242,11 +234,8 @@ class SoundView {
   }
 
   table() {
-    if (!this.answer) return [["second", "weight"]];
-    return [
-      ["second", "weight"],
-      ...this.weights.map((weight, i) => [((i + 0.5) * this.answer.seconds) / this.weights.length, weight]),
-    ];
+    const second = (i) => ((i + 0.5) * this.answer.seconds) / this.weights.length;
+    return [["second", "weight"], ...this.weights.map((weight, i) => [second(i), weight])];
   }
 
   drawn() {
@@ -255,7 +244,7 @@ class SoundView {
 
   destroy() {
     this.recording?.stop();
-    this.running?.abort();
+    this.request.end();
     cancelAnimationFrame(this.frame);
     this.audio.pause();
     URL.revokeObjectURL(this.audio.src);

@@ -1,7 +1,7 @@
 // Translate: type a sentence, see it in the other language by several models, and where each looked for every word.
 import { plain, unknownNote } from "../data/tokens.js";
 import { Alignment } from "../draw/alignments.js";
-import { inks, makeBoard, onPaper, polyline, shortened, ticks } from "../draw/canvas.js";
+import { inks, makeAxes, makeBoard, onPaper, polyline, shortened, write } from "../draw/canvas.js";
 import { bounded, el, number, segments, shareCells, slider, tick } from "../draw/elements.js";
 
 /** @type {View} */
@@ -272,27 +272,20 @@ class TranslateView {
     if (!cards.length) return null;
     const { paper, ink, font } = inks(this.columns);
     const sizes = cards.map((card) => card.alignment.board.size);
-    const width = Math.max(
-      320,
-      sizes.reduce((sum, size) => sum + size.width, 0),
-    );
+    const all = sizes.reduce((sum, size) => sum + size.width, 0);
+    const width = Math.max(320, all);
     const height = Math.max(40, ...sizes.map((size) => size.height)) + 56;
-    const draw = (pen) => {
-      let x = 0;
-      cards.forEach((card, at) => {
-        pen.save();
-        pen.translate(x, 0);
-        Object.assign(pen, { fillStyle: ink, textAlign: "left", font: `600 14px ${font}` });
-        pen.fillText(card.answer.title, 16, 22);
-        pen.font = `14px ${font}`;
-        pen.fillText(card.answer.translation, 16, 42);
+    return onPaper(width, height, paper, (pen) => {
+      pen.save();
+      cards.forEach(({ answer, alignment }, at) => {
+        write(pen, answer.title, 16, 22, { fillStyle: ink, textAlign: "left", font: `600 14px ${font}` });
+        write(pen, answer.translation, 16, 42, { font: `14px ${font}` });
         pen.translate(0, 52);
-        card.alignment.draw(pen);
-        pen.restore();
-        x += sizes[at].width;
+        alignment.draw(pen);
+        pen.translate(sizes[at].width, -52);
       });
-    };
-    return onPaper(width, height, paper, draw);
+      pen.restore();
+    });
   }
 
   table() {
@@ -618,30 +611,15 @@ function makeCurves(host, context, curves) {
   function drawPanel(pen, width, height, title, mine) {
     const { ink, soft, line, font } = inks(host);
     const most = Math.max(...mine.flatMap((curve) => curve.points.map(([, bleu]) => bleu)));
-    const [first, last] = [Math.min, Math.max].map((pick) =>
-      pick(...mine.flatMap((curve) => curve.points.map(([words]) => words))),
-    );
-    const X = (words) => EDGE.left + ((words - first) / (last - first || 1)) * (width - EDGE.left - EDGE.right);
-    const Y = (bleu) => height - EDGE.bottom - (bleu / most) * (height - EDGE.top - EDGE.bottom);
-    Object.assign(pen, {
-      font: `600 13px ${font}`,
-      fillStyle: ink,
-      textAlign: "left",
-      lineWidth: 1,
-      strokeStyle: line,
-    });
+    const lengths = mine.flatMap((curve) => curve.points.map(([words]) => words));
+    const x = [Math.min(...lengths), Math.max(...lengths)];
+    const axes = makeAxes({ width, height, margin: EDGE, x, y: [0, most] });
+    const { X, Y } = axes;
+    Object.assign(pen, { font: `600 13px ${font}`, fillStyle: ink, textAlign: "left" });
     pen.fillText(shortened(pen, title, width - EDGE.left), EDGE.left, 16);
-    Object.assign(pen, { font: `12px ${font}`, fillStyle: soft, textAlign: "right" });
-    for (const bleu of ticks(0, most)) {
-      polyline(pen, [
-        [X(first), Y(bleu)],
-        [X(last), Y(bleu)],
-      ]);
-      pen.fillText(String(bleu), X(first) - 8, Y(bleu) + 4);
-    }
-    pen.textAlign = "center";
-    for (const words of ticks(first, last)) pen.fillText(String(words), X(words), height - EDGE.bottom + 18);
-    pen.fillText("words in the source", (X(first) + X(last)) / 2, height - 6);
+    pen.font = `12px ${font}`;
+    axes.grid(pen, { line, soft }, { across: false });
+    write(pen, "words in the source", (X(x[0]) + X(x[1])) / 2, height - 6, { textAlign: "center" });
     const labels = spread(
       mine.map(({ translator, points }) => ({ translator, y: Y(points.at(-1)[1]), x: X(points.at(-1)[0]) })),
     );
@@ -650,7 +628,7 @@ function makeCurves(host, context, curves) {
       pen.setLineDash?.(DASHES[translators.indexOf(translator) % DASHES.length]);
       polyline(
         pen,
-        points.map(([words, bleu]) => [X(words), Y(bleu)]),
+        points.flatMap(([words, bleu]) => [X(words), Y(bleu)]),
       );
       pen.setLineDash?.([]);
       for (const [words, bleu] of points) {
