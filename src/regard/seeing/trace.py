@@ -103,12 +103,11 @@ class Seen:
                     return
                 if not self._has_room(call):
                     return
+                if storage is not None and storage.copies:
+                    call.place(functools.partial(storage.store, wait=False))
                 self._calls.append(call)
                 self._last[call.name] = call
-                if storage is not None and now:
-                    self._settled = len(self._calls)
-                    if storage.copies:
-                        call.place(functools.partial(storage.store, wait=False))
+                self._settled = len(self._calls) if now else self._settled
 
     @staticmethod
     def _may_grow(last: Call, call: Call) -> bool:
