@@ -14,7 +14,7 @@ from regard.attention import statistics
 from regard.viewer import tiles
 from regard.viewer.responses import request
 from regard.viewer.tiles import HIGH, Cache, Tile, TilePyramid, Worker
-from tests.support.viewer_client import Model, answered, app_of, array_of, get, seen_of
+from tests.support.viewer_client import Model, answered, app_of, array_of, error_of, get, seen_of
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -86,7 +86,6 @@ def test_every_zoom_is_the_pooled_matrix(
         Tile(0, 0, 50, 101, 30, 7),  # cells of no even size
     ):
         values = head.tile(tile, pool)
-        assert head.edges(tile) == tile.edges
         torch.testing.assert_close(values, pooled(w, tile.edges, pool), atol=1e-6, rtol=1e-5)
 
 
@@ -96,23 +95,13 @@ def test_cells_of_a_power_of_two_where_that_gives_as_many() -> None:
     assert Tile(0, 0, 10, 10, 7, 7).edges[0] == [0, 1, 2, 4, 5, 7, 8, 10]  # none fits: as `Weights.map` cuts
 
 
-@pytest.mark.parametrize(
-    ("end", "cells", "edges", "pool"),
-    [
-        (101, 10, [*(at * 101 // 10 // 4 * 4 for at in range(10)), 101], "max"),
-        (83, 11, [*range(0, 81, 8), 84], "max"),  # a last cell smaller than a block is the block
-        (83, 11, [*range(0, 81, 8), 84], "mean"),
-    ],
-)
-def test_edges_are_moved_where_there_is_too_much_to_add_up(
-    end: int, cells: int, edges: list[int], pool: Any, small_bands: None
-) -> None:
+def test_cells_of_a_large_tile_are_whole_blocks(small_bands: None) -> None:
     seen = seen_of(length=101, heads=1, batch=1)
     app, root = app_of(seen)
-    size = f"bottom={end}&right={end}&height={cells}&width={cells}"
-    answer = whole(app, f"{root}/calls/0/tile?top=0&left=0&{size}&pool={pool}")
-    assert answer.headers["x-note"] == "cells moved to multiples of 4"
-    wanted = pooled(seen[0].weights.dense()[0, 0], (edges, edges), pool)
+    path = f"{root}/calls/0/tile?top=0&left=0"
+    assert "blocks of 4" in error_of(get(app, f"{path}&bottom=101&right=101&height=10&width=10"), 422)
+    answer = whole(app, f"{path}&bottom=83&right=83&height=11&width=11")  # not large
+    wanted = pooled(seen[0].weights.dense()[0, 0], Tile(0, 0, 83, 83, 11, 11).edges, "max")
     torch.testing.assert_close(array_of(answer), wanted, atol=1e-6, rtol=0)
 
 
@@ -223,7 +212,7 @@ def test_rows_of_large_energies(normalize: regard.Normalizer, monkeypatch: pytes
     torch.testing.assert_close(head.weights.tile(slice(None), slice(3, 50)), dense[:, 3:50])
     tile = Tile(0, 0, 96, 96, 12, 12)
     for pool in ("max", "mean"):
-        torch.testing.assert_close(head.tile(tile, pool), pooled(dense, head.edges(tile), pool))
+        torch.testing.assert_close(head.tile(tile, pool), pooled(dense, tile.edges, pool))
 
 
 # --- The cache and the worker ----------------------------------------------------------------------------------------
