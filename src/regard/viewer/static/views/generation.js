@@ -92,7 +92,7 @@ class Generation {
     this.time = el(
       "section.over-time",
       { "aria-label": "Over time" },
-      el("h2.quietly", "Over time"),
+      el("h3.quietly", "Over time"),
       this.chartBox,
       el("p.quietly.small", CHARTED),
     );

@@ -392,10 +392,10 @@ class MapView {
   }
 }
 
-const POOLINGS = [
-  ["max", "Largest", "a cell shows the largest of its weights"],
-  ["mean", "Mean", "a cell shows the mean of its weights"],
-];
+const POOLINGS = {
+  max: { title: "Largest", about: "a cell shows the largest of its weights" },
+  mean: { title: "Mean", about: "a cell shows the mean of its weights" },
+};
 
 class MapControls {
   /** `view` is the Map view. */
@@ -419,7 +419,7 @@ class MapControls {
     refill(this.root, stamp, () => [
       ...this.choosers(0),
       labelled("Cells show the", segments("Pooling", POOLINGS, pool, set("pool"))),
-      labelled("Colour scale", segments("Shade", Object.entries(SHADES), shade, set("shade"))),
+      labelled("Colour scale", segments("Shade", SHADES, shade, set("shade"))),
       el("button", { onclick: () => view.camera.showAll() }, "Show all"),
       this.finder,
       tick("Compare", Boolean(other), (on) => view.compare(on), "a second head or model, moved in step (c)"),
