@@ -133,17 +133,12 @@ export class Alignment {
 
 const [HEIGHT, GAP, PAD] = [24, 4, 6];
 
-/** Shade an element by x, 0 to 1; below a fiftieth it stays plain. */
-export function shade(node, x, palette) {
-  node.style.background = x > 0.02 ? palette.ramp(x) : "";
-  node.style.color = x > 0.02 ? palette.over(x) : "";
-}
-
-/** Shade an element by x, −1 to 1. */
-export function shadeSigned(node, x, palette) {
+/** Shade an element by x, 0 to 1, or −1 to 1 where it is `signed`; below a fiftieth it stays plain. */
+export function shade(node, x, palette, signed = false) {
+  const [fill, over] = signed ? [palette.signed, palette.overSigned] : [palette.ramp, palette.over];
   const plain = Math.abs(x) <= 0.02;
-  node.style.background = plain ? "" : palette.signed(x);
-  node.style.color = plain ? "" : palette.overSigned(x);
+  node.style.background = plain ? "" : fill(x);
+  node.style.color = plain ? "" : over(x);
 }
 
 /** Draw labels in lines no wider than `width`, from (x, y) down; returns the y below the last line. */

@@ -1,7 +1,7 @@
 // The switch between "looks at" and "contributes to …", with the answer that is explained: shared by several views.
 import { latest } from "../data/sources.js";
 import { answerName, fetchAnswers, plain, positionLabels, targetOf, whyNot } from "../data/tokens.js";
-import { shadeSigned } from "../draw/alignments.js";
+import { shade } from "../draw/alignments.js";
 import { callTable, choice, el, number, proofBadge, refill, segments } from "../draw/elements.js";
 
 const OTHER = "?"; // the option for a word that is not listed
@@ -223,7 +223,7 @@ export function labelContributions(context, result) {
   const most = numbers.reduce((largest, one) => Math.max(largest, Math.abs(one)), 0);
   const spans = result.words.map((word, at) => {
     const span = el("span.token", { title: number(numbers[at]), "data-contribution": numbers[at] }, word);
-    shadeSigned(span, most ? numbers[at] / most : 0, context.palette);
+    shade(span, most ? numbers[at] / most : 0, context.palette, true);
     return span;
   });
   const named = labels.map((one) => [one, one]);

@@ -2,7 +2,7 @@
 import { latest } from "../data/sources.js";
 import { callOf, fileParts, gather, plain, sideOf } from "../data/tokens.js";
 import { Links, Rows, STRONGEST } from "../data/weights.js";
-import { drawFlow, shade, shadeSigned } from "../draw/alignments.js";
+import { drawFlow, shade } from "../draw/alignments.js";
 import { inks, makeBoard, onPaper, painter, place as placeOf, sheet, write } from "../draw/canvas.js";
 import {
   barRow,
@@ -231,7 +231,7 @@ class Generation {
     const signed = this.contributions.on;
     const unread = this.call.kind === "self" ? row + 1 : Infinity;
     this.spans.forEach((span, at) => {
-      (signed ? shadeSigned : shade)(span, this.amount(weights, at + this.first, most), palette);
+      shade(span, this.amount(weights, at + this.first, most), palette, signed);
       span.classList.toggle("unread", this.keySide.groups[at + this.first][0] >= unread);
       span.title = weights ? number(weights[at + this.first]) : "";
     });
