@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from benchmarks.prepare_pairs import write_pairs
 from regard.data import EncodedCorpus, TokenizerPair
 from regard.data.batches import Batches
 from regard.data.blocks import CorpusPart, PairStream
-from regard.training.streams import buffer_chunks
 
 TOKENS = 25_000  # of a batch
 PROCESSES = 8
@@ -41,10 +40,10 @@ def main() -> None:
         while count < pairs:
             start = time.process_time()
             buffer = []
-            while sum(len(each.chunk.rows) for each in buffer) < BUFFER and (block := next(blocks, None)) is not None:
+            while sum(len(each.pairs) for each in buffer) < BUFFER and (block := next(blocks, None)) is not None:
                 buffer.append(block)
             read = time.process_time()
-            encoded = EncodedCorpus.build_chunks(buffer_chunks(buffer), tokenizers, longest=128)
+            encoded = EncodedCorpus.build(chain.from_iterable(block.pairs for block in buffer), tokenizers, longest=128)
             done = time.process_time()
             batches = Batches(encoded, tokens=TOKENS, world=PROCESSES)
             for _ in batches:
@@ -52,7 +51,7 @@ def main() -> None:
             seconds["reading"] += read - start
             seconds["encoding"] += done - read
             seconds["batches"] += time.process_time() - done
-            count += sum(len(each.chunk.rows) for each in buffer)
+            count += sum(len(each.pairs) for each in buffer)
             tokens += int((encoded.target_lengths - 1).sum())
     print(f"{count:,} pairs, {tokens / count:.1f} target tokens each")
     names = {

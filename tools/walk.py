@@ -39,20 +39,20 @@ seen[0].head(1).top(3)
 seen[0].fidelity()
 """,
     "tile": """
-import json, urllib.request
+import urllib.request
 import torch, regard
 from torch import nn
 from regard.viewer.library import Library
 from regard.viewer.traces import TraceView
 from regard.viewer.server import serving
 model = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2).eval()
-walk()
-with torch.no_grad(), regard.watch(model) as seen:
+with torch.no_grad(), regard.watch(model) as seen:  # "watch" walks through this
     model(torch.randn(1, 300, 64))
-with serving(Library([TraceView.of(seen)]), token=False) as server:
-    traces = server.address + "/api/traces"
-    trace = json.load(urllib.request.urlopen(traces))[0]["id"]
-    urllib.request.urlopen(f"{traces}/{trace}/calls/0/tile?top=0&left=0&bottom=300&right=300&height=64&width=64").read()
+library = Library([TraceView.of(seen)])
+walk()
+with serving(library, token=False) as server:
+    calls = f"{server.address}/api/traces/{next(iter(library.traces))}/calls"
+    urllib.request.urlopen(f"{calls}/0/tile?top=0&left=0&bottom=300&right=300&height=64&width=64").read()
 """,
 }
 

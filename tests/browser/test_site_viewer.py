@@ -15,7 +15,7 @@ import pytest
 from regard.data.corpora import phrasebook, scenes, tones
 from regard.data.media import SoundReader
 from regard.decoding import generate, load_model_and_tokenizers
-from regard.viewer import outputs
+from regard.viewer import model_routes as outputs
 from regard.viewer.contributions import next_tokens
 from regard.viewer.inside import inside_view, neuron_view
 from regard.viewer.library import Library, installed_models

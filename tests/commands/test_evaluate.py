@@ -293,7 +293,7 @@ def test_a_file_of_nothing_is_reported_as_that(run: Path, classifier: Path, tmp_
 
 def test_a_language_model_is_scored_on_a_text(tmp_path: Path) -> None:
     pytest.importorskip("pydantic")
-    from regard.data.pair_reader import EmptyReader
+    from regard.data.tokenizer_pair import EmptyReader
     from regard.training import recipe as recipe_writer
     from regard.training import recipe_files
     from regard.training.corpora import read

@@ -9,8 +9,7 @@ import pytest
 
 from regard.data import blocks as corpus_blocks
 from regard.data.blocks import CorpusPart, PairStream, held_out_pairs
-from regard.data.pair_reader import BadRowError
-from regard.data.rows import DatasetSplit
+from regard.data.rows import BadRowError, DatasetSplit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +22,7 @@ ROWS = 25
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_blocks, "BLOCK_LINES", 10)
+    monkeypatch.setattr(corpus_blocks, "BLOCK_ROWS", 10)
 
 
 def dataset_stream(split: DatasetSplit, *columns: str, held_out: int = 0) -> PairStream:
@@ -31,7 +30,7 @@ def dataset_stream(split: DatasetSplit, *columns: str, held_out: int = 0) -> Pai
 
 
 def sources(blocks: Iterable[CheckedRows]) -> list[str]:
-    return list(chain.from_iterable(block.chunk.sources for block in blocks))
+    return list(chain.from_iterable([pair.source for pair in block.pairs] for block in blocks))
 
 
 def write_files(folder: Path) -> list[Path]:

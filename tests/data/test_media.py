@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.data import media, pair_reader
-from regard.data.corpora import scenes, spoken_digits, tones
+from regard.data import media, tokenizer_pair
+from regard.data.corpora import published, scenes, tones
 from regard.data.media import PictureReader, PictureStatistics, SoundReader, resample, unheard
 from regard.decoding.load_model_and_tokenizers import SHIPPED
 from tests.support.paths import SHARED
@@ -174,14 +174,14 @@ def test_the_usual_formats_are_read_whatever_the_name(tmp_path: Path, name: str)
 
 
 def test_how_pictures_are_read_is_saved(tmp_path: Path) -> None:
-    pair_reader.save(READ, tmp_path)
-    again = pair_reader.load(tmp_path)
+    tokenizer_pair.save_reader(READ, tmp_path)
+    again = tokenizer_pair.load_reader(tmp_path)
     assert isinstance(again, PictureReader)
     assert (again.size, again.shape) == (32, (32, 32, 3))
     for size in (0, "64", 1_000_000):
-        (tmp_path / pair_reader.READER).write_text(json.dumps({"kind": "picture", "size": size}))
+        (tmp_path / tokenizer_pair.READER).write_text(json.dumps({"kind": "picture", "size": size}))
         with pytest.raises(ValueError, match="1 to 1024 pixels a side"):
-            pair_reader.load(tmp_path)
+            tokenizer_pair.load_reader(tmp_path)
 
 
 BOMB = """
@@ -245,7 +245,7 @@ def test_scenes_of_another_size_are_like_the_training_scenes(tmp_path: Path) -> 
 
 
 def test_the_captioner_that_ships_knows_its_own_scenes(tmp_path: Path) -> None:
-    reader = pair_reader.load(SHIPPED / "scenes-soft")
+    reader = tokenizer_pair.load_reader(SHIPPED / "scenes-soft")
     for i in range(6):
         path = tmp_path / f"{i}.png"
         Image.fromarray(scenes.picture(f"scene:test:0:{i}", 256)).save(path)
@@ -272,13 +272,13 @@ def test_a_reader_keeps_them_in_its_file(statistics: PictureStatistics, tmp_path
     reader.learn_typical(["scene:train:0:0", "no such file", "scene:train:0:1"])
     assert reader.typical is not None
     reader.typical = statistics
-    pair_reader.save(reader, tmp_path)
-    assert pair_reader.load(tmp_path).typical == statistics
-    values = json.loads((tmp_path / pair_reader.READER).read_text(encoding="utf-8"))
+    tokenizer_pair.save_reader(reader, tmp_path)
+    assert tokenizer_pair.load_reader(tmp_path).typical == statistics
+    values = json.loads((tmp_path / tokenizer_pair.READER).read_text(encoding="utf-8"))
     values["typical"]["mean"] = [1.0]
-    (tmp_path / pair_reader.READER).write_text(json.dumps(values), encoding="utf-8")
+    (tmp_path / tokenizer_pair.READER).write_text(json.dumps(values), encoding="utf-8")
     with pytest.raises(ValueError, match="statistics of training pictures are damaged"):
-        pair_reader.load(tmp_path)
+        tokenizer_pair.load_reader(tmp_path)
 
 
 soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed (regard[sound])")
@@ -463,14 +463,14 @@ def _pitch(x: np.ndarray) -> float:
 
 @pytest.mark.skipif(not DIGITS.exists(), reason="../shared/data/digits is missing")
 def test_digits_are_split_officially_and_by_speaker() -> None:
-    official = {split: list(spoken_digits.pairs(DIGITS, split)) for split in ("train", "valid", "test")}
+    official = {split: list(published.spoken_digits(DIGITS, split)) for split in ("train", "valid", "test")}
     assert {split: len(pairs) for split, pairs in official.items()} == {"train": 2400, "valid": 300, "test": 300}
     assert len({pair.source for pairs in official.values() for pair in pairs}) == 3000
-    apart = {split: list(spoken_digits.pairs(DIGITS, split, "theo")) for split in ("train", "valid", "test")}
+    apart = {split: list(published.spoken_digits(DIGITS, split, "theo")) for split in ("train", "valid", "test")}
     assert {split: len(pairs) for split, pairs in apart.items()} == {"train": 2250, "valid": 250, "test": 500}
     assert SoundReader().encode(official["test"][0].source).std() > 100
     with pytest.raises(ValueError, match=r"data.left_out is 'nobody'; the speakers are george, jackson"):
-        next(spoken_digits.pairs(DIGITS, "test", "nobody"))
+        next(published.spoken_digits(DIGITS, "test", "nobody"))
 
 
 def test_many_channels_are_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import regard
 from regard.commands import app
 from regard.data import Tokenizer, TokenizerPair
-from regard.data.pair_reader import EmptyReader
+from regard.data.tokenizer_pair import EmptyReader
 from regard.decoding import Sample, generate
 from regard.models import (
     DecoderConfig,

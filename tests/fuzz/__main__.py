@@ -19,8 +19,6 @@ from tests.support.paths import ROOT
 from .process import Result, fuzz, prepare
 from .targets import TARGETS
 
-SHARES = {"http": 4}
-"""How much more time than the others a target gets: its cases run models."""
 SEEDS = 10_000_000
 """Between the first seeds of two processes."""
 PAGE = ROOT / "docs" / "promises.md"
@@ -43,10 +41,8 @@ def main() -> int:
     failed = False
     names = options.target or list(TARGETS)
     processes = Processes(options.cores)
-    whole = sum(SHARES.get(name, 1) for name in names)
     for name in names:
-        seconds = options.seconds * SHARES.get(name, 1) / whole
-        result = processes.fuzz(name, options.seed, seconds)
+        result = processes.fuzz(name, options.seed, options.seconds / len(names))
         failed |= result.failed
         table.append("| " + " | ".join([name, *result.cells]) + " |")
         print(table[-1], flush=True)

@@ -14,8 +14,8 @@ import regard
 from regard.data import EncodedCorpus, Pair, Tokenizer, TokenizerPair
 from regard.data.batches import AdjacentWindows, RandomWindows
 from regard.data.corpora import phrasebook
-from regard.data.pair_reader import EmptyReader
 from regard.data.tokenizer import passages
+from regard.data.tokenizer_pair import EmptyReader
 from regard.models import (
     DecoderConfig,
     EncoderDecoder,

@@ -10,7 +10,7 @@ import torch
 from regard.data import Batches, EncodedCorpus, LabelSet, Tokenizer, TokenizerPair
 from regard.data.corpora import opinions, phrasebook, scenes, tones
 from regard.data.media import PictureReader, SoundReader
-from regard.data.pair_reader import EmptyReader
+from regard.data.tokenizer_pair import EmptyReader
 from regard.models import (
     DECODERS,
     ENCODERS,

@@ -10,7 +10,7 @@ import torch
 
 from regard.data import LabelSet, Tokenizer, TokenizerPair
 from regard.data.media import PictureReader, SoundReader
-from regard.data.pair_reader import EmptyReader
+from regard.data.tokenizer_pair import EmptyReader
 from regard.decoding.onnx import export_onnx
 from regard.models import Classifier
 

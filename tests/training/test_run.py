@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -16,13 +15,11 @@ import torch
 from typer.testing import CliRunner
 
 from regard.commands import app
-from regard.data import TokenizerPair
 from regard.decoding.exports import outdated_exports
 from regard.models import load
 from regard.training import fit, recipe_files, results
-from regard.training.loop import Training
 from regard.training.run import Run, commit, learning_curve
-from tests.support.tiny_training import corpus, measured, recipe_file
+from tests.support.tiny_training import measured, recipe_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -160,20 +157,6 @@ def test_an_extended_run_is_the_longer_run(finished: Path, tmp_path: Path) -> No
     ]
 
 
-def test_more_data_keeps_the_vocabulary(finished: Path, tmp_path: Path) -> None:
-    shutil.copytree(finished / "run", tmp_path / "run")
-    corpus(finished / "more.tsv", 200, seed=9)
-    before = TokenizerPair.load(tmp_path / "run" / "data").target.to_json()
-    said = resume(str(tmp_path / "run"), "training.updates=12", 'data.train=["train.tsv", "more.tsv"]')
-    assert "train: 500 pairs" in said
-    assert TokenizerPair.load(tmp_path / "run" / "data").target.to_json() == before
-    assert json.loads((tmp_path / "run" / "provenance.json").read_text())["data"].keys() == {
-        "train.tsv",
-        "more.tsv",
-        "valid.tsv",
-    }
-
-
 def test_patience_begins_anew(finished: Path, tmp_path: Path) -> None:
     settings = ["training.rate=1e-12", "training.validate_every=1", "training.patience=2", "training.updates=9"]
     run = fit(recipe_files.load_recipe(finished / "tiny.toml", settings), tmp_path / "run")
@@ -183,55 +166,17 @@ def test_patience_begins_anew(finished: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "method",
-    [
-        "run.Provenance.begin_session",
-        "run.Run.extend",
-        "loop.Training._begin",
-    ],
-)
-def test_scores_on_other_data_are_not_compared_after_a_kill(
-    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    """Killed before the next checkpoint, and resumed with one more change: the best score is of the data before."""
-    folder = tmp_path / "run"
-    shutil.copytree(finished / "run", folder)
-    corpus(finished / "other.tsv", 12, seed=7)
-
-    def killed(*arguments: object) -> None:
-        raise RuntimeError("killed")
-
-    def stopped(self: Training, *arguments: object) -> None:
-        states.append((self.standing.best_update, self.standing.best))
-        killed()
-
-    def extend(updates: int) -> None:
-        settings = ['data.valid=["other.tsv"]', f"training.updates={updates}"]
-        fit(recipe_files.load_recipe(folder / "recipe.toml", settings), folder, resume=True)
-
-    states: list[tuple[int, float]] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(f"regard.training.{method}", killed)
-        with pytest.raises(RuntimeError, match="killed"):
-            extend(12)
-    monkeypatch.setattr(Training, "_begin", stopped)
-    with pytest.raises(RuntimeError, match="killed"):
-        extend(13)
-    assert states == [(0, -math.inf)]
-
-
-@pytest.mark.parametrize(
     ("settings", "message"),
     [
         (["encoder.width=24"], "encoder.width cannot change in a run that has begun: it decides what the model is"),
-        (["seed=3"], "it is 1, and 3 was given. The other keys of [data], [training] and [search] can change"),
+        (["seed=3"], "it is 1, and 3 was given. The other keys of [training] and [search] can change"),
         (["training.freeze=['encoder']"], "training.freeze cannot change in a run that has begun: the optimizer's"),
         (
             ["training.strategy=ddp"],
             "training.strategy cannot change in a run that has begun: it decides in which form checkpoints are",
         ),
         (["training.updates=4"], "the run is at update 10, and training.updates = 4 is less: raise it"),
-        (["data.train=['nowhere.tsv']"], "data.train: there is no"),
+        (["data.train=['more.tsv']"], "data.train cannot change in a run that has begun: a run has one corpus"),
     ],
 )
 def test_what_cannot_change_is_named_and_changes_nothing(finished: Path, settings: list[str], message: str) -> None:
@@ -243,27 +188,6 @@ def test_what_cannot_change_is_named_and_changes_nothing(finished: Path, setting
     assert (run / "model").is_dir()
 
 
-def snapshot(folder: Path) -> dict[str, bytes]:
-    """The files of a run that say what it is: all but its data, which says itself what it was prepared from."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    names = {path.relative_to(folder).as_posix(): path for path in files}
-    return {name: path.read_bytes() for name, path in names.items() if not name.startswith(("data/", "tensorboard/"))}
-
-
-def test_data_that_cannot_be_prepared_leaves_the_run_as_it_was(finished: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(finished / "run", run)
-    (finished / "bad.tsv").write_text("one column\n")
-    before = snapshot(run)
-    settings = ["training.updates=12", 'data.train=["train.tsv", "bad.tsv"]']
-    with pytest.raises(ValueError, match=r"data\.on_bad=skip leaves such rows out"):
-        fit(recipe_files.load_recipe(run / "recipe.toml", settings), run, resume=True)
-    assert snapshot(run) == before
-    assert "is finished" in resume(str(run))
-    resume(str(run), "training.updates=12")
-    assert int(measured(run)[-1][0]) == 12
-
-
 STEPS = ("run.Provenance.begin_session", "run.Run.extend", "run.write_text")
 
 
@@ -271,19 +195,16 @@ STEPS = ("run.Provenance.begin_session", "run.Run.extend", "run.write_text")
 def test_killed_between_the_steps_of_an_extension_it_is_the_run_before(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Also its best score, which new data would have made it forget."""
     run = tmp_path / "run"
     shutil.copytree(finished / "run", run)
-    corpus(finished / "third.tsv", 12, seed=8)
 
     def killed(*arguments: object) -> None:
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patch:
         patch.setattr(f"regard.training.{step}", killed)
-        settings = ["training.updates=12", 'data.valid=["third.tsv"]']
         with pytest.raises(RuntimeError, match="killed"):
-            fit(recipe_files.load_recipe(run / "recipe.toml", settings), run, resume=True)
+            fit(recipe_files.load_recipe(run / "recipe.toml", ["training.updates=12"]), run, resume=True)
     resume(str(run))
     expected = load(finished / "run" / "model").state_dict()
     for name, tensor in load(run / "model").state_dict().items():
@@ -292,12 +213,11 @@ def test_killed_between_the_steps_of_an_extension_it_is_the_run_before(
 
 
 def test_a_score_that_there_is_not_is_not_printed(finished: Path, tmp_path: Path) -> None:
-    """Other data and no more updates: no single checkpoint was validated on them."""
+    """Another measure and no more updates: no single checkpoint was judged by it."""
     shutil.copytree(finished / "run", tmp_path / "run")
-    corpus(finished / "fourth.tsv", 12, seed=4)
-    said = resume(str(tmp_path / "run"), 'data.valid=["fourth.tsv"]')
+    said = resume(str(tmp_path / "run"), "training.best=loss")
     assert "inf" not in said
-    assert "averaged: BLEU" in said
+    assert "averaged: loss" in said
     assert "best single" not in said
     assert "Kept the average of the last 2 checkpoints" in said
 
@@ -335,20 +255,6 @@ def test_the_command_takes_settings_and_no_recipe(finished: Path) -> None:
     done = CliRunner().invoke(app, ["train", "--resume", str(finished / "run"), "bahdanau-phrasebook"])
     assert done.exit_code == 2
     assert "it takes KEY=VALUE and nothing else" in " ".join(done.output.replace("│", " ").split())
-
-
-def test_more_data_for_a_run_whose_first_model_is_gone(finished: Path, tmp_path: Path) -> None:
-    """`training.init` is needed at the beginning only."""
-    shutil.copytree(finished / "run", tmp_path / "first")
-    settings = ["training.updates=2", f"training.init={tmp_path / 'first'}"]
-    run = fit(recipe_files.load_recipe(finished / "tiny.toml", settings), tmp_path / "run")
-    before = json.loads((run.folder / "provenance.json").read_text())["init"]
-    shutil.rmtree(tmp_path / "first")
-    corpus(finished / "other.tsv", 50, seed=10)
-    resume(str(run.folder), "training.updates=3", 'data.train=["train.tsv", "other.tsv"]')
-    after = json.loads((run.folder / "provenance.json").read_text())
-    assert after["init"] == before
-    assert "other.tsv" in after["data"]
 
 
 def test_another_process_extends_a_run_whose_model_is_not_yet_moved(

@@ -231,12 +231,12 @@ def test_a_trace_that_goes_takes_with_it_what_was_computed_of_it(monkeypatch: py
         for path in ("weights", "tile?top=0&left=0&bottom=13&right=13&height=4&width=4"):
             assert get(app, f"/api/traces/{trace}/calls/0/{path}").status == 200
         assert get(app, f"/api/traces/{trace}/thumbs").status == 200
-    assert len(jobs.cache) == 6 + 4  # maps and answers
+    assert len(jobs.cache) == 2 + 4  # maps and answers
     library.add(second)
     assert list(library.traces.values())[1:] == [second]
-    assert len(jobs.cache) == 3 + 2
+    assert len(jobs.cache) == 1 + 2
     jobs.pyramid(first, 0, 0, 0)  # one that was computed while it went
-    assert len(jobs.cache) == 3 + 2
+    assert len(jobs.cache) == 1 + 2
     del first
     for worker in (jobs.worker, jobs.models):
         worker.submit(int).result()  # a worker drops its last job a moment after it has set its result

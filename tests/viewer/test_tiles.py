@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,9 +11,9 @@ import torch
 
 import regard
 from regard.attention import statistics
-from regard.viewer import jobs, tiles
+from regard.viewer import tiles
 from regard.viewer.responses import request
-from regard.viewer.tiles import Tile, TilePyramid
+from regard.viewer.tiles import HIGH, Cache, Tile, TilePyramid, Worker
 from tests.support.viewer_client import Model, answered, app_of, array_of, get, seen_of
 
 if TYPE_CHECKING:
@@ -124,11 +125,8 @@ def test_rows_of_nan_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.no_grad(), regard.watch(model) as seen:
         model(q, k, v)
     app, root = app_of(seen)
-    head = TilePyramid(seen[0].head(0))
-    assert head.bands_without_states(range(101)) == list(range(13))
-    for band in range(13):
-        head.compute_states(band)
-    assert head.bands_without_states(range(101)) == []
+    head = walked(TilePyramid(seen[0].head(0)))
+    assert head.missing_bands(Tile(0, 0, 101, 101, 13, 13)) == []
     values = head.weights.tile(slice(None), slice(None))
     torch.testing.assert_close(values[:50], seen[0].weights.dense()[0, 0, :50], atol=1e-6, rtol=0)
     for path in ("weights", "top"):
@@ -161,7 +159,7 @@ def test_a_tile_of_few_rows_needs_no_pass_over_the_others() -> None:
 def test_what_takes_long_is_given_as_far_as_it_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "BASE", 32)
     monkeypatch.setattr(tiles, "BAND", 1200)
-    monkeypatch.setattr(jobs, "TILE_SECONDS", -1.0)  # one band, then the answer
+    monkeypatch.setattr(tiles, "TILE_SECONDS", -1.0)  # one band, then the answer
     seen = seen_of(length=101, heads=1, batch=1)
     app, root = app_of(seen)
     path = f"{root}/calls/0/tile?top=0&left=0&bottom=101&right=101&height=13&width=13"
@@ -231,3 +229,36 @@ def test_rows_of_large_energies(normalize: regard.Normalizer, monkeypatch: pytes
     tile = Tile(0, 0, 96, 96, 12, 12)
     for pool in ("max", "mean"):
         torch.testing.assert_close(head.tile(tile, pool), pooled(dense, head.edges(tile), pool))
+
+
+# --- The cache and the worker ----------------------------------------------------------------------------------------
+
+
+def test_the_least_recently_used_is_removed_beyond_the_limit() -> None:
+    cache = Cache(10)
+    cache.put(("a",), "A", 4)
+    cache.put(("b",), "B", 4)
+    assert cache.get(("a",)) == "A"  # the most recently used: b is evicted first
+    cache.put(("c",), "C", 5)
+    assert (cache.get(("a",)), cache.get(("b",)), cache.get(("c",)), cache.bytes) == ("A", None, "C", 9)
+    cache.put(("d",), "D", 11)
+    assert cache.get(("d",)) is None
+    cache.put(("a",), "AA", 5)
+    assert cache.bytes == 10
+    cache.remove_trace("a")
+    assert (cache.get(("a",)), cache.get(("c",)), cache.bytes) == (None, "C", 5)
+
+
+def test_urgent_jobs_come_first_and_cancelled_ones_never() -> None:
+    worker, go, order = Worker("test"), threading.Event(), list[str]()
+    worker.submit(go.wait)
+    worker.submit(lambda: order.append("a"))
+    worker.submit(lambda: order.append("b"))
+    worker.submit(lambda: order.append("urgent"), HIGH)
+    left = worker.submit(lambda: order.append("left"))
+    assert left.cancel()
+    go.set()
+    worker.submit(int).result(5)
+    assert order == ["urgent", "a", "b"]
+    assert worker.waiting == 0
+    worker.close()

@@ -98,7 +98,7 @@ def cache(
       regard data cache
       regard data cache --clear
     """
-    from ..data.cache import KINDS, PreparationCache
+    from ..data.preparation import KINDS, PreparationCache
 
     cache = PreparationCache()
     if clear:

@@ -6,8 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ..special_tokens import BEGIN, END, PAD, UNKNOWN
-from .pair_reader import PairReader
-from .rows import Pair
+from .rows import Pair, PairReader
 from .tokenizer import Tokenizer
 from .tokenizer_pair import LabelSet, TokenizerPair
 

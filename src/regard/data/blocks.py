@@ -4,53 +4,37 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from hashlib import blake2b
-from itertools import chain, islice, zip_longest
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..files import sha256
-from .encoding import RowChunk
-from .pair_reader import OnBad, PairReader
-from .rows import (
-    LONGEST,
-    DatasetSplit,
-    Layout,
-    Pair,
-    aligned_cells,
-    count_rows,
-    decode,
-    json_cells,
-    raw_lines,
-    suffix,
-    tab_cells,
-    tsv_layout,
-)
+from .rows import DatasetSplit, OnBad, Pair, PairReader, count_rows, raw_lines, suffix
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Iterator, Sequence
 
     from jaxtyping import Bool
 
-    from .rows import Column, Rows
+    from .rows import Cells, Column, RowProblem
 
-BLOCK_LINES = 50_000
+    Block = Sequence[tuple[str, Cells | RowProblem]]
+
+BLOCK_ROWS = 50_000
 """Rows of a block. Positions in a stream count blocks."""
-BLOCK_BYTES = 1 << 26
-"""A block ends after so many bytes, if its lines are long; they are counted after LOOK lines."""
-LOOK = 100
 
 
 @dataclass
 class CheckedRows:
     """The pairs of a block, numbered from 0, and what was wrong with its other rows."""
 
-    chunk: RowChunk
+    pairs: list[Pair]
     reasons: Counter[str]
     first: dict[str, str]  # the first message of each kind
 
@@ -92,26 +76,12 @@ class CorpusPart:
     dataset: DatasetSplit | None = None
 
     @cached_property
-    def format(self) -> str:
-        """ "tsv", "jsonl", "aligned", or "" where a row is not a line: CSV, Parquet, datasets."""
-        if self.dataset or Path(self.files[0]).is_dir():
-            return ""
-        known = {".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl"}
-        return "aligned" if len(self.files) == 2 else known.get(suffix(Path(self.files[0])), "")
-
-    @cached_property
     def reader(self) -> PairReader:
         if self.dataset:
-            return PairReader.from_rows(partial(self._dataset_rows, 0), self.on_bad)
+            return PairReader.from_rows(partial(self.dataset.rows, self.columns), self.on_bad)
         if len(self.files) == 2:
             return PairReader(self.files[0], target=self.files[1], on_bad=self.on_bad)
         return PairReader(self.files[0], columns=self.columns, on_bad=self.on_bad)
-
-    @cached_property
-    def layout(self) -> Layout:
-        """Of a TSV file; of two files, each of one column, that of both together."""
-        tsv = self.format == "tsv"
-        return tsv_layout(Path(self.files[0]), self.columns) if tsv else Layout((0, 1), 2, header=False)
 
     def scan(self) -> tuple[FileScan, ...]:
         return tuple(FileScan.of(Path(file)) for file in self.files)
@@ -119,96 +89,31 @@ class CorpusPart:
     def count_rows(self, scans: Sequence[FileScan]) -> int:
         """How many rows it has, bad ones included; of CSV, at most."""
         stated = count_rows(Path(self.files[0]))
-        return max(scan.lines for scan in scans) - self.layout.header if stated is None else stated
+        if stated is not None:
+            return stated
+        named = any(isinstance(column, str) for column in self.columns or ())
+        header = named and suffix(Path(self.files[0])) in (".tsv", ".txt")
+        return max(scan.lines for scan in scans) - header
 
     def blocks(self, start: int = 0) -> Iterator[Block]:
-        """All rows from block `start` on, in order; a block of lines is parsed when it is asked for its pairs."""
-        if self.format:
-            return islice(self._line_blocks(), start, None)
-        rows = self._dataset_rows(start * BLOCK_LINES) if self.dataset else self.reader.rows()
-        blocks = (Block(self, 1, cells) for cells in iter(lambda: list(islice(rows, BLOCK_LINES)), []))
-        return blocks if self.dataset else islice(blocks, start, None)
+        """All rows from block `start` on, in order, unchecked."""
+        first = start * BLOCK_ROWS
+        rows = self.dataset.rows(self.columns, first) if self.dataset else islice(self.reader.rows(), first, None)
+        return iter(lambda: list(islice(rows, BLOCK_ROWS)), [])
 
-    def _dataset_rows(self, start: int) -> Rows:
-        assert self.dataset is not None
-        return self.dataset.rows(self.columns, start)
-
-    def _line_blocks(self) -> Iterator[Block]:
-        number, lines, size = 1, list[tuple[bytes | None, ...]](), 0
-        both = zip_longest(*(raw_lines(Path(file)) for file in self.files))
-        while some := list(islice(both, min(LOOK, BLOCK_LINES - len(lines)))):
-            lines += some
-            size += sum(sum(map(len, filter(None, side))) for side in zip(*some, strict=True))
-            if len(lines) == BLOCK_LINES or size > BLOCK_BYTES:
-                yield Block(self, number, lines)
-                number, lines, size = number + len(lines), [], 0
-        if lines:
-            yield Block(self, number, lines)
+    def check(self, block: Block) -> CheckedRows:
+        """The pairs among the rows of a block."""
+        reader = self.reader
+        pairs = list(reader.check_rows(block))
+        if len(pairs) < len(block):
+            pairs = [replace(pair, row=row) for row, pair in enumerate(pairs)]
+        if self.tag:
+            pairs = [replace(pair, source=f"{self.tag} {pair.source}") for pair in pairs]
+        return CheckedRows(pairs, reader.reasons, reader.first)
 
     def settings(self) -> dict[str, Any]:
         """How the files are read."""
         return {"columns": self.columns, "on_bad": self.on_bad, "tag": self.tag}
-
-
-@dataclass(frozen=True)
-class Block:
-    """Rows of a part: of each line its bytes in each file, and the number of the first line, from 1; or cells."""
-
-    part: CorpusPart
-    number: int
-    rows: Sequence[Any]
-
-    def check(self) -> CheckedRows:
-        """The pairs among the rows."""
-        part = self.part
-        checked = self._well_formed()
-        if checked is None:
-            pairs = list(part.reader.check_rows(self._cells()))
-            sources, targets = ([getattr(pair, side) for pair in pairs] for side in ("source", "target"))
-            chunk = RowChunk(sources, targets, np.arange(len(pairs)), lambda i: pairs[i].where)
-            checked = CheckedRows(chunk, part.reader.reasons, part.reader.first)
-        if part.tag:
-            checked.chunk = replace(checked.chunk, sources=[f"{part.tag} {text}" for text in checked.chunk.sources])
-        return checked
-
-    def _well_formed(self) -> CheckedRows | None:
-        """The rows, if every line is a pair: the common case, without a look at each line by itself."""
-        part, layout = self.part, self.part.layout
-        header = int(self.number == 1 and layout.header)
-        rows = self.rows[header:]
-        if part.format not in ("tsv", "aligned") or len(layout.places) > 2 or not rows:
-            return None
-        files = list(zip(*rows, strict=True))
-        try:
-            if max(max(map(len, lines)) for lines in files) > LONGEST:
-                return None
-            texts = [[line.decode("utf-8") for line in lines] for lines in files]
-            if part.format == "tsv":
-                cells = [line.split("\t") for line in texts[0]]
-                if max(map(len, cells)) > layout.width:
-                    return None
-                texts = [[row[place] for row in cells] for place in layout.places]
-        except (TypeError, UnicodeDecodeError, IndexError):  # None where a file has ended
-            return None
-        source, target = ([text.strip() for text in side] for side in texts)
-        if not (all(source) and all(target)):
-            return None
-        first = self.number + header
-        chunk = RowChunk(source, target, np.arange(len(rows)), lambda i: f"{part.files[0]}:{first + i}")
-        return CheckedRows(chunk, Counter(), {})
-
-    def _cells(self) -> Rows:
-        part = self.part
-        if not part.format:
-            return iter(self.rows)
-        paths = [Path(file) for file in part.files]
-        decoded = [[None if line is None else decode(line) for line in row] for row in self.rows]
-        if part.format == "aligned":
-            return aligned_cells(paths[0], paths[1], enumerate(decoded, self.number))  # type: ignore[arg-type]
-        numbered: Any = enumerate((line for (line,) in decoded), self.number)
-        if part.format == "jsonl":
-            return json_cells(paths[0], part.columns, numbered)
-        return part.layout.cells(paths[0], tab_cells(numbered))
 
 
 def is_held_out(row: int, every: int) -> bool:
@@ -278,11 +183,11 @@ class Split:
         for place, (number, block) in enumerate(blocks):
             if place % workers != worker and not self.hold_out:
                 continue
-            checked = block.check()
-            count = len(checked.chunk.rows)
+            checked = self.parts[number].check(block)
+            count = len(checked.pairs)
             if self.hold_out:
-                held = held_out_rows(first, count, self.hold_out)
-                checked.chunk = checked.chunk.select(np.flatnonzero(held == self.valid).tolist())
+                chosen = held_out_rows(first, count, self.hold_out) == self.valid
+                checked.pairs = list(compress(checked.pairs, chosen.tolist()))
                 first += count
             if place % workers == worker:
                 yield number, count, checked
@@ -302,16 +207,14 @@ class SampledPairs:
         first, total = 0, self.split.rows
         for _, count, checked in self.split.blocks():
             before = np.arange(first, first + count + 1) * self.size // total  # so many of the rows before are chosen
-            chunk = checked.chunk
-            chosen = (before[1:] > before[:-1])[np.asarray(chunk.rows, np.int64)]
-            chunk = chunk.select(np.flatnonzero(chosen).tolist())
-            yield from map(Pair, chunk.sources, chunk.targets)
+            chosen = before[1:] > before[:-1]
+            yield from (pair for pair in checked.pairs if chosen[pair.row])
             first += count
 
 
 @dataclass(frozen=True)
 class PairStream:
-    """A corpus in blocks of at most BLOCK_LINES rows. The number of a block in its epoch is a position.
+    """A corpus in blocks of BLOCK_ROWS rows. The number of a block in its epoch is a position.
 
     Files are read one after the other, in every epoch in another order; a dataset is one part, and keeps its order.
     `held_out` pairs of the first block are not trained on.
@@ -323,17 +226,22 @@ class PairStream:
 
     def blocks(self, epoch: int, start: int = 0) -> Iterator[CheckedRows]:
         """Those of one pass over the corpus, from number `start` on."""
-        numbered: Iterator[tuple[bool, Block]]
+        numbered: Iterator[tuple[CorpusPart, bool, Block]]
         if len(self.parts) == 1:
-            numbered = ((start + i == 0, block) for i, block in enumerate(self.parts[0].blocks(start)))
+            part = self.parts[0]
+            numbered = ((part, start + i == 0, block) for i, block in enumerate(part.blocks(start)))
         else:
             order = np.random.default_rng([self.seed, epoch]).permutation(len(self.parts)).tolist()
-            every = ((part == i == 0, block) for part in order for i, block in enumerate(self.parts[part].blocks()))
-            numbered = islice(every, start, None)  # those before are not parsed
-        for is_first, block in numbered:
-            checked = block.check()
-            if is_first and self.held_out:
-                checked.chunk = checked.chunk.select(range(len(checked.chunk.rows))[self.held_out :])
+            every = (
+                (self.parts[number], number == i == 0, block)
+                for number in order
+                for i, block in enumerate(self.parts[number].blocks())
+            )
+            numbered = islice(every, start, None)  # those before are not checked
+        for part, is_first, block in numbered:
+            checked = part.check(block)
+            if is_first:
+                del checked.pairs[: self.held_out]
             yield checked
 
     def readers(self) -> list[PairReader]:
@@ -343,8 +251,6 @@ class PairStream:
 
 def held_out_pairs(stream: PairStream) -> list[Pair]:
     """The first pairs of a stream, which are not trained on."""
-    first = next((block.check() for block in stream.parts[0].blocks()), None)
-    if first is None:
-        return []
-    pairs = zip(first.chunk.sources, first.chunk.targets, strict=True)
-    return [Pair(source, target, row) for row, (source, target) in enumerate(islice(pairs, stream.held_out))]
+    part = stream.parts[0]
+    first = next(part.blocks(), None)
+    return [] if first is None else part.check(first).pairs[: stream.held_out]

@@ -68,58 +68,27 @@ class CorpusInfo:
         return {**ARRAYS, "source": self.dtype}
 
 
-@dataclass(frozen=True)
-class RowChunk:
-    """Sources and targets, the row of the corpus that each pair is, and `place(i)`, the file and line of pair i."""
-
-    sources: Sequence[str]
-    targets: Sequence[str]
-    rows: Sequence[int] | Int64[np.ndarray, "rows"]
-    place: Callable[[int], str]
-
-    def select(self, indices: Sequence[int]) -> RowChunk:
-        rows = np.asarray(self.rows, np.int64)[np.asarray(indices, np.int64)]
-        sources, targets = ([side[i] for i in indices] for side in (self.sources, self.targets))
-        return RowChunk(sources, targets, rows, lambda i: self.place(indices[i]))
-
-    def pieces(self) -> Iterator[RowChunk]:
-        """So many rows at a time as are encoded together."""
-        count = len(self.sources)
-        return (self.select(range(begin, min(begin + CHUNK, count))) for begin in range(0, count, CHUNK))
-
-
-def row_chunks(pairs: Iterable[Pair], size: int = CHUNK) -> Iterator[RowChunk]:
-    """Pairs, several at a time."""
-    stream = iter(pairs)
-    while chunk := list(islice(stream, size)):
-        yield RowChunk(
-            [pair.source for pair in chunk],
-            [pair.target for pair in chunk],
-            [pair.row for pair in chunk],
-            lambda i, chunk=chunk: chunk[i].where or f"pair {chunk[i].row + 1}",  # type: ignore[misc]
-        )
-
-
 def encoded_arrays(
-    chunks: Iterable[RowChunk],
+    pairs: Iterable[Pair],
     tokenizers: TokenizerPair,
     longest: int | None,
     on_bad: Literal["error", "skip"],
     about: CorpusInfo,
 ) -> Iterator[Arrays]:
-    """The arrays of the pairs of each chunk that have no more than `longest` tokens on a side.
+    """The arrays of the pairs that have no more than `longest` tokens on a side, some thousand pairs at a time.
 
-    `source_starts` counts from the first chunk on. A source or a label that nobody knows is an error, or with
+    `source_starts` counts from the first pair on. A source or a label that nobody knows is an error, or with
     on_bad="skip" left out; `about` counts what is left out.
     """
-    written = 0
+    written, stream = 0, iter(pairs)
+    is_text = tokenizers.source.kind in ("text", "none")
     places: dict[str, tuple[int, int]] = {}
-    for chunk in chunks:
+    while chunk := list(islice(stream, CHUNK if is_text else 1)):  # pictures and sounds one by one
         known = _with_known_labels(chunk, tokenizers.target, on_bad, about.unreadable)
-        if tokenizers.source.kind in ("text", "none"):
+        if is_text:
             arrays = _encode_texts(known, tokenizers, longest)
             arrays["source_starts"] += written
-        else:  # pictures and sounds, one by one
+        else:
             try:
                 arrays = _encode_media(known, tokenizers, longest, written, places)
             except ValueError as error:
@@ -127,33 +96,33 @@ def encoded_arrays(
                     raise
                 about.unreadable.append(str(error))
                 continue
-        about.dropped += len(known.sources) - len(arrays["rows"])
+        about.dropped += len(known) - len(arrays["rows"])
         written += len(arrays["source"])
         yield {name: np.asarray(arrays[name], kind) for name, kind in about.types.items()}
 
 
-def _with_known_labels(chunk: RowChunk, target: Any, on_bad: Literal["error", "skip"], bad: list[str]) -> RowChunk:
-    """The rows whose target can be written; of labels, only those there are."""
+def _with_known_labels(pairs: list[Pair], target: Any, on_bad: Literal["error", "skip"], bad: list[str]) -> list[Pair]:
+    """Those whose target can be written; of labels, only those there are."""
     if not isinstance(target, LabelSet):
-        return chunk
+        return pairs
     known = []
-    for i, label in enumerate(chunk.targets):
+    for pair in pairs:
         try:
-            target.encode_batch([label])
+            target.encode_batch([pair.target])
         except UnknownLabelError as error:
-            message = f"{chunk.place(i)}: {error}"
+            message = f"{pair.where or f'pair {pair.row + 1}'}: {error}"
             if on_bad == "error":
                 raise UnknownLabelError(message) from None
             bad.append(message)
         else:
-            known.append(i)
-    return chunk if len(known) == len(chunk.targets) else chunk.select(known)
+            known.append(pair)
+    return known
 
 
-def _encode_texts(chunk: RowChunk, tokenizers: TokenizerPair, longest: int | None) -> Arrays:
+def _encode_texts(pairs: list[Pair], tokenizers: TokenizerPair, longest: int | None) -> Arrays:
     """`source_starts` from 0."""
-    source, source_lengths = _flat(tokenizers.source, chunk.sources)
-    target, target_lengths = _flat(tokenizers.target, chunk.targets)
+    source, source_lengths = _flat(tokenizers.source, [pair.source for pair in pairs])
+    target, target_lengths = _flat(tokenizers.target, [pair.target for pair in pairs])
     # What the encoder reads ends in </s>, and what the decoder predicts too.
     kept = np.ones(len(source_lengths), bool)
     if longest is not None:
@@ -168,12 +137,12 @@ def _encode_texts(chunk: RowChunk, tokenizers: TokenizerPair, longest: int | Non
         "source_starts": lengths.cumsum() - lengths,
         "source_lengths": lengths,
         "target_lengths": target_lengths + 2,
-        "rows": np.asarray(chunk.rows, np.int64)[kept],
+        "rows": np.array([pair.row for pair in pairs], np.int64)[kept],
     }
 
 
 def _encode_media(
-    chunk: RowChunk,
+    pairs: list[Pair],
     tokenizers: TokenizerPair,
     longest: int | None,
     written: int,
@@ -182,13 +151,14 @@ def _encode_media(
     """A picture or a sound and its text, or nothing. `places` is where each source that was read begins, and its size;
     one that several pairs share is there once."""
     empty = dict.fromkeys(ARRAYS, np.empty(0, np.int64))
-    if not chunk.sources:
+    if not pairs:
         return empty
-    (name,), reader, values = chunk.sources, tokenizers.source, empty["source"]
+    (pair,), reader, values = pairs, tokenizers.source, empty["source"]
+    name = pair.source
     if name not in places:
         values = np.asarray(reader.encode_batch([name])[0], reader.dtype).reshape(-1)
     start, size = places.get(name, (written, len(values)))
-    target, lengths = _flat(tokenizers.target, chunk.targets)
+    target, lengths = _flat(tokenizers.target, [pair.target])
     width = max(0 if reader.shape else -(-size // reader.stride), int(lengths[0]) + 1)  # its </s> is predicted
     if longest is not None and width > longest:
         return empty
@@ -199,7 +169,7 @@ def _encode_media(
         "source_starts": np.array([start]),
         "source_lengths": np.array([size]),
         "target_lengths": lengths + 2,
-        "rows": np.asarray(chunk.rows, np.int64),
+        "rows": np.array([pair.row]),
     }
 
 
@@ -240,72 +210,33 @@ class WordCache:
 
     def __init__(self, encode_batch: Callable[[Sequence[str]], list[list[int]]], space: str) -> None:
         self._encode_batch, self._space = encode_batch, space
-        self._clear()
-
-    def _clear(self) -> None:
-        self._numbers = _WordNumbers()
-        self._ids: Int32[np.ndarray, "tokens"] = np.empty(0, np.int32)
-        self._starts: Int64[np.ndarray, "words"] = np.empty(0, np.int64)
-        self._lengths: Int64[np.ndarray, "words"] = np.empty(0, np.int64)
+        self._ids: dict[str, list[int]] = {}
+        self._characters = 0
 
     def encode(self, texts: Sequence[str]) -> FlatIds:
         """What `flat_ids(encode_batch(texts))` gives."""
         if not texts:
             return flat_ids([])
-        if self._numbers.characters > MOST_CHARACTERS:
-            self._clear()
-        joined = " ".join(texts)
-        if _is_regular(joined, self._space) and all(map(_has_short_words, texts)):  # the common case
-            words = joined.split(" ")
-            counts = np.fromiter((text.count(" ") + 1 for text in texts), np.int64, len(texts))
-        else:
-            split = [_is_regular(text, self._space) and _has_short_words(text) for text in texts]
-            parts = [text.split(" ") if cut else [text] for text, cut in zip(texts, split, strict=True)]
-            words = list(chain.from_iterable(parts))
-            counts = np.fromiter(map(len, parts), np.int64, len(parts))
-        numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
-        if self._numbers.new:
-            try:
-                self._add(self._numbers.new)
-            except (TypeError, ValueError):
-                self._clear()
-                self._encode_batch(texts)  # the same error, with the place in the text instead of that in a word
-                raise
-        lengths = self._lengths[numbers]
-        # Token t of the result is token t − (where its word begins in the result) + (where it begins in the table).
-        shifts = np.repeat(self._starts[numbers] - lengths.cumsum() + lengths, lengths)
-        return self._ids[np.arange(len(shifts)) + shifts], np.add.reduceat(lengths, counts.cumsum() - counts)
+        if self._characters > MOST_CHARACTERS:
+            self._ids, self._characters = {}, 0
+        parts = list(map(self._words, texts))
+        words, ids = list(chain.from_iterable(parts)), self._ids
+        new = [word for word in dict.fromkeys(words) if word not in ids]
+        try:
+            ids.update(zip(new, self._encode_batch(new), strict=True))
+        except (TypeError, ValueError):
+            self._encode_batch(texts)  # the same error, with the place in the text instead of that in a word
+            raise
+        self._characters += sum(map(len, new))
+        flat, of_words = flat_ids([ids[word] for word in words])
+        ends = np.fromiter(map(len, parts), np.int64, len(parts)).cumsum()
+        return flat, np.diff(of_words.cumsum()[ends - 1], prepend=0)
 
-    def _add(self, words: list[str]) -> None:
-        ids, lengths = flat_ids(self._encode_batch(words))
-        self._numbers.new = []
-        self._starts = np.concatenate([self._starts, len(self._ids) + lengths.cumsum() - lengths])
-        self._lengths = np.concatenate([self._lengths, lengths])
-        self._ids = np.concatenate([self._ids, ids])
-
-
-class _WordNumbers(dict[str, int]):
-    """Numbers words in the order in which they are first looked up; `new` has those that the table lacks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.new: list[str] = []
-        self.characters = 0
-
-    def __missing__(self, word: str) -> int:
-        number = self[word] = len(self)
-        self.new.append(word)
-        self.characters += len(word)
-        return number
-
-
-def _has_short_words(text: str) -> bool:
-    return len(text) <= MEAN_LENGTH * (text.count(" ") + 1)
-
-
-def _is_regular(text: str, space: str) -> bool:
-    """Whether single spaces separate its words; of texts joined with spaces, whether this holds for all of them."""
-    return bool(text) and "  " not in text and space not in text and text[0] != " " != text[-1]
+    def _words(self, text: str) -> list[str]:
+        """What single spaces separate, if nothing else does, and if they are short."""
+        words = text.split(" ")
+        is_regular = "" not in words and self._space not in text and len(text) <= MEAN_LENGTH * len(words)
+        return words if is_regular else [text]
 
 
 class EncodedCorpus:
@@ -351,33 +282,20 @@ class EncodedCorpus:
 
         A source that cannot be read is an error, or with on_bad="skip" left out and named in `about`.
         """
-        chunks = row_chunks(pairs, CHUNK if tokenizers.source.kind in ("text", "none") else 1)
+        about = CorpusInfo(tokenizers.source.dtype, tokenizers.source.shape, tokenizers.source.stride)
+        chunks = encoded_arrays(pairs, tokenizers, longest, on_bad, about)
         if folder is None:
-            return cls.build_chunks(chunks, tokenizers, longest=longest, on_bad=on_bad)
+            content = {name: bytearray() for name in ARRAYS}
+            for arrays in chunks:
+                for name, array in arrays.items():
+                    content[name] += array.data.cast("B") if array.size else b""
+            return cls({name: np.frombuffer(content[name], kind) for name, kind in about.types.items()}, about)
         folder = Path(folder)
         if folder.exists():
             raise ValueError(f"{folder} exists; load it, or remove it to encode the corpus again")
-        about = CorpusInfo(tokenizers.source.dtype, tokenizers.source.shape, tokenizers.source.stride)
         with replacing_folder(folder) as unfinished:
-            write_folder(unfinished, encoded_arrays(chunks, tokenizers, longest, on_bad, about), about)
+            write_folder(unfinished, chunks, about)
         return cls.load(folder)
-
-    @classmethod
-    def build_chunks(
-        cls,
-        chunks: Iterable[RowChunk],
-        tokenizers: TokenizerPair,
-        *,
-        longest: int | None = None,
-        on_bad: Literal["error", "skip"] = "error",
-    ) -> EncodedCorpus:
-        """Into memory, of rows that come several at a time; of pictures and sounds, one at a time."""
-        about = CorpusInfo(tokenizers.source.dtype, tokenizers.source.shape, tokenizers.source.stride)
-        content = {name: bytearray() for name in ARRAYS}
-        for arrays in encoded_arrays(chunks, tokenizers, longest, on_bad, about):
-            for name, array in arrays.items():
-                content[name] += array.data.cast("B") if array.size else b""
-        return cls({name: np.frombuffer(content[name], kind) for name, kind in about.types.items()}, about)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> EncodedCorpus:

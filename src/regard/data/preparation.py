@@ -1,10 +1,17 @@
-"""A split of a corpus, encoded by several processes, or taken from the cache that runs share."""
+"""A split of a corpus, encoded by several processes, or taken from the cache of what was prepared, which runs share.
+
+The cache's folder is $REGARD_CACHE, else $XDG_CACHE_HOME/regard, else ~/.cache/regard. An entry is a folder named by a
+hash of all that it depends on. It is written whole or not at all, and has the checksums of its files. When the cache is
+larger than $REGARD_CACHE_LIMIT gigabytes, the entries that were not used for the longest time are removed.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
+import shutil
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,14 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from ..files import read_object, sha256
-from .cache import PreparationCache, cache_key, link_files
+from ..files import CHECKSUMS, DamagedFileError, check_files, read_object, replacing_folder, sha256, write_checksums
 from .encoding import CorpusInfo, EncodedCorpus, write_folder
-from .pair_reader import all_bad_error
+from .rows import all_bad_error
 from .tokenizer_pair import FILES, PLUGINS, TokenizerPair
 
 if TYPE_CHECKING:
@@ -101,12 +106,11 @@ class EncodedBlocks(IterableDataset[EncodedBlock | Exception]):
             yield error
 
     def _encoded(self, part: int, pairs: int, checked: CheckedRows, tokenizers: TokenizerPair) -> EncodedBlock:
-        split, chunk = self.split, checked.chunk
+        split, pairs_left = self.split, checked.pairs
         on_bad = split.parts[part].on_bad
-        encoded = EncodedCorpus.build_chunks(chunk.pieces(), tokenizers, longest=split.longest, on_bad=on_bad)
+        encoded = EncodedCorpus.build(pairs_left, tokenizers, longest=split.longest, on_bad=on_bad)
         kept = set(encoded.rows.tolist()) if split.keeps_pairs else set()
-        texts = zip(np.asarray(chunk.rows).tolist(), chunk.sources, chunk.targets, strict=True)
-        kept_texts = [row for row in texts if row[0] in kept]
+        kept_texts = [(pair.row, pair.source, pair.target) for pair in pairs_left if pair.row in kept]
         report = PartReport(checked.reasons, checked.first)
         return EncodedBlock(part, pairs, report, encoded.arrays(), encoded.about, kept_texts)
 
@@ -173,3 +177,116 @@ def _quota() -> int:
         quota, period = map(int, (CONTROL_GROUP / "cpu.max").read_text().split())
         return math.ceil(quota / period)
     return MOST_PROCESSES
+
+
+CACHE, CACHE_LIMIT = "REGARD_CACHE", "REGARD_CACHE_LIMIT"
+LIMIT = 20.0  # gigabytes
+FORMAT = 4  # of the entries; another number makes all of them anew
+KINDS = {"corpora": "encoded corpora", "vocabularies": "vocabularies"}
+
+
+def cache_key(**settings: object) -> str:
+    """The name of an entry that depends on these settings."""
+    return hashlib.sha256(json.dumps({"format": FORMAT, **settings}, sort_keys=True).encode()).hexdigest()[:40]
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    path: Path
+    bytes: int
+    used: float  # when, in seconds since 1970
+
+
+class PreparationCache:
+    """The entries in a folder. It is made when something is kept in it.
+
+    There are no locks: two processes that need the same entry at once both make it, and the second one finds it there.
+    A run whose entry another process removes just now makes its own.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "regard"
+        self.folder = Path(os.environ.get(CACHE) or default).expanduser() if folder is None else folder
+
+    def path(self, kind: str, key: str) -> Path:
+        return self.folder / kind / key
+
+    def take(self, kind: str, key: str, folder: Path, say: Callable[[str], None]) -> bool:
+        """Make `folder` with the files of an entry, if the cache has it whole. A damaged one is removed."""
+        path = self.path(kind, key)
+        if not path.is_dir():
+            return False
+        try:
+            if not (path / CHECKSUMS).is_file():
+                raise DamagedFileError(f"{path / CHECKSUMS} is missing")
+            check_files(path, "it is removed")
+            os.utime(path)
+            folder.mkdir()
+            link_files(path, folder)
+        except (DamagedFileError, FileNotFoundError) as error:  # or another process is just removing it
+            say(f"the cache has a damaged entry, which is made again: {error}")
+            _delete(path)
+            shutil.rmtree(folder, ignore_errors=True)
+            return False
+        return True
+
+    def keep(self, kind: str, key: str, fill: Callable[[Path], object], say: Callable[[str], None]) -> None:
+        """Add an entry, whose folder `fill` fills, and remove old ones. A cache that cannot be written is no error."""
+        path = self.path(kind, key)
+        try:
+            if not path.is_dir():
+                with replacing_folder(path) as unfinished:
+                    fill(unfinished)
+                    write_checksums(unfinished, [file.name for file in unfinished.iterdir()])
+        except OSError as error:
+            say(f"the cache {self.folder} cannot be written ({error.strerror}): nothing is kept for other runs")
+        self.prune()
+
+    def entries(self) -> list[CacheEntry]:
+        """All of them, the one that was not used for the longest time first."""
+        entries = []
+        for path in (path for kind in KINDS for path in (self.folder / kind).glob("*")):
+            with suppress(FileNotFoundError):  # another process has just removed it
+                size = sum(file.stat().st_size for file in path.iterdir())
+                entries.append(CacheEntry(path, size, path.stat().st_mtime))
+        return sorted(entries, key=lambda entry: entry.used)
+
+    def prune(self) -> None:
+        """Remove entries until the rest is within the limit."""
+        setting = os.environ.get(CACHE_LIMIT, "") or str(LIMIT)
+        try:
+            limit = float(setting) * 1e9
+        except ValueError:
+            limit = -1.0
+        if not limit >= 0:
+            raise ValueError(f"{CACHE_LIMIT} is {setting!r:.40}; it should be a number of gigabytes, such as 20")
+        entries = self.entries()
+        total = sum(entry.bytes for entry in entries)
+        for entry in entries:
+            if total > limit and _delete(entry.path):
+                total -= entry.bytes
+
+    def clear(self) -> tuple[int, int]:
+        """Remove all entries; how many were removed, and how many could not be."""
+        removed = [_delete(entry.path) for entry in self.entries()]
+        return sum(removed), len(removed) - sum(removed)
+
+
+def link_files(folder: Path, other: Path) -> None:
+    """The files of a folder in another one: as hard links where possible, so that they take no more room."""
+    for file in folder.iterdir():
+        if file.name == CHECKSUMS:
+            continue
+        try:
+            os.link(file, other / file.name)
+        except FileNotFoundError:
+            raise
+        except OSError:  # another disk, or a file system without links
+            shutil.copyfile(file, other / file.name)
+
+
+def _delete(path: Path) -> bool:
+    """Delete an entry; whether it is gone."""
+    (path / CHECKSUMS).unlink(missing_ok=True)  # so that one that is half deleted counts as damaged
+    shutil.rmtree(path, ignore_errors=True)
+    return not path.exists()

@@ -8,15 +8,13 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from ..files import read_json, read_object, write_text
 from ..plugins import load_plugin
 from ..special_tokens import UNKNOWN
-from . import pair_reader
-from .pair_reader import READER
 from .tokenizer import Kind, Tokenizer
 
 if TYPE_CHECKING:
@@ -89,6 +87,58 @@ class LabelSet:
             raise ValueError(f"{path}: {error}") from None
 
 
+READER = "reader.json"  # how a source that is no text is read; beside the tokenizer of the target
+
+
+class EmptyReader:
+    """The source of a language model: each is a single, unused </s>.
+
+    What reads sources has these attributes. `shape` is that of every source where all have the same (pictures); without
+    it a source is a row of numbers of any length, `stride` of which count as one token of a batch. A source that cannot
+    be read is a ValueError that names it.
+    """
+
+    kind: ClassVar[str] = "none"
+    dtype: ClassVar[str] = "<i4"  # of the numbers, as numpy names it
+    stride = 1
+    shape = None
+
+    def encode_batch(self, sources: Sequence[str]) -> list[list[int]]:
+        return [[] for _ in sources]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its settings, for reader.json."""
+        return {}
+
+
+def save_reader(reader: Any, folder: Path) -> None:
+    """reader.json, from which `load_reader` makes the same reader."""
+    write_text(folder / READER, json.dumps({"kind": reader.kind, **reader.to_dict()}, indent=2) + "\n")
+
+
+def load_reader(folder: Path) -> Any:
+    values = read_object(folder / READER)
+    try:
+        return make_reader(**{"kind": None, **values})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{folder / READER}: {error}") from None
+
+
+def make_reader(kind: object, **settings: Any) -> Any:
+    """The reader of a kind: "none", "picture" or "sound". What these need is imported only here."""
+    if kind == "none":
+        return EmptyReader(**settings)
+    if kind == "picture":
+        from .media import PictureReader
+
+        return PictureReader(**settings)
+    if kind == "sound":
+        from .media import SoundReader
+
+        return SoundReader(**settings)
+    raise ValueError(f"no reader is of kind {kind!r:.40}; known kinds are none, picture, sound")
+
+
 SHARED, SOURCE, TARGET = "tokenizer.json", "tokenizer.source.json", "tokenizer.target.json"
 LABELS = "labels.json"
 PLUGINS = "plugins.json"  # the classes of tokenizers that are plug-ins, by file
@@ -103,7 +153,7 @@ class TokenizerPair:
     One and the same object where both sides share a vocabulary.
     """
 
-    source: Any  # a Tokenizer, or another reader (pair_reader.make_reader)
+    source: Any  # a Tokenizer, or another reader (make_reader)
     target: Any  # a Tokenizer, or LabelSet
 
     @classmethod
@@ -158,7 +208,7 @@ class TokenizerPair:
         parts = {SHARED: self.source} if self.joint else {source: self.source, target: self.target}
         for name, part in parts.items():
             if name == READER:
-                pair_reader.save(part, folder)
+                save_reader(part, folder)
             else:
                 part.save(folder / name)
         plugins = {name: part.plugin for name, part in parts.items() if isinstance(part, Tokenizer) and part.plugin}
@@ -183,7 +233,7 @@ class TokenizerPair:
         if not files & {SOURCE, READER} or not files & {TARGET, LABELS}:
             raise ValueError(f"{folder} holds neither {SHARED} nor {SOURCE} and {TARGET}")
         return cls(
-            tokenizer(SOURCE) if SOURCE in files else pair_reader.load(folder),
+            tokenizer(SOURCE) if SOURCE in files else load_reader(folder),
             tokenizer(TARGET) if TARGET in files else LabelSet.load(folder / LABELS),
         )
 

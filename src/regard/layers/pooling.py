@@ -145,5 +145,5 @@ class MaxPooling(Pooling):
         places = torch.arange(vectors.shape[1], device=vectors.device)
         masked = (places >= lengths[:, None])[..., None]
         best = vectors.masked_fill(masked, -torch.inf).max(1)  # values and positions, [batch, width]
-        share = nn.functional.one_hot(best.indices, vectors.shape[1]).float().mean(1) if weights else None
+        share = (best.indices[..., None] == places).float().mean(1) if weights else None
         return best.values, share

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
@@ -57,6 +58,16 @@ class TransformerDecoderState(State):
     source: list[tuple[Tensor, Tensor] | None]  # per layer, each [sentences, heads, places, d]; None: no annotations
     lengths: Int[Tensor, "sentences"]
     padded: bool = True  # whether a sentence may have less places than others
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Put keys and values [rows, heads, n, d] of the next positions into a layer's cache; all of them so far."""
+        keys, values = self.cache[layer]
+        room, end = keys.shape[2], self.position + k.shape[2]
+        if end > room:
+            raise ValueError(f"this state was started for {room} steps, and all are taken; start it with more")
+        keys[:, :, self.position : end] = k
+        values[:, :, self.position : end] = v
+        return keys[:, :, :end], values[:, :, :end]
 
     def reorder(self, rows: Int[Tensor, "rows"]) -> TransformerDecoderState:
         written = self.cache[..., : self.position, :]
@@ -136,24 +147,13 @@ class TransformerDecoder(Decoder[TransformerDecoderState]):
         self, tokens: Int[Tensor, "rows n"], state: TransformerDecoderState, weights: bool
     ) -> tuple[Float[Tensor, "rows n width"], TransformerDecoderState, list[Weights | None]]:
         """The next few positions of every row; their keys and values go into the cache."""
-        at, end, room = state.position, state.position + tokens.shape[1], state.cache.shape[-2]
-        if end > room:
-            raise ValueError(f"this state was started for {room} steps, and all are taken; start it with more")
-        x, mask = self._embed(tokens, at), padding(state.lengths) if state.padded else None
-        layer_weights = []
+        at, mask = state.position, padding(state.lengths) if state.padded else None
+        x, layer_weights = self._embed(tokens, at), []
         for number, layer in enumerate(self.layers):
-            k_cache, v_cache = state.cache[number]
-
-            def write(
-                k: Tensor, v: Tensor, k_cache: Tensor = k_cache, v_cache: Tensor = v_cache
-            ) -> tuple[Tensor, Tensor]:
-                k_cache[:, :, at:end] = k
-                v_cache[:, :, at:end] = v
-                return k_cache[:, :, :end], v_cache[:, :, :end]
-
+            write = partial(state.write, number)
             x, w = layer.step(x, at, write, state.source[number], mask, weights=weights)
             layer_weights.append(w)
-        return x, replace(state, position=end), layer_weights
+        return x, replace(state, position=at + tokens.shape[1]), layer_weights
 
 
 def _maps(layer_weights: list[Weights | None]) -> Float[Tensor, "batch maps queries places"]:

@@ -15,7 +15,7 @@ import torch
 from ..data.batches import Batches
 from ..data.corpora import scenes
 from ..data.encoding import EncodedCorpus
-from ..data.pair_reader import PairReader
+from ..data.rows import PairReader
 from ..data.tokenizer_pair import UnknownLabelError
 from ..decoding.translation import translate
 from ..messages import count_of
@@ -166,10 +166,7 @@ def perplexity(model: EncoderDecoder, tokenizers: TokenizerPair, pairs: Iterable
     for batch in forced_batches(model, tokenizers, pairs, tokens):
         batch_loss = model.loss(batch)
         loss, count = loss + float(batch_loss.nll), count + float(batch_loss.tokens)
-    try:
-        return math.exp(loss / count)
-    except OverflowError:  # past 709 nats a token
-        return math.inf
+    return math.exp(min(loss / count, 700.0))
 
 
 def alignment_errors(

@@ -19,16 +19,23 @@ from rich.console import Console
 
 from ..files import DamagedFileError, make_folder, remove_unfinished
 from ..messages import redacted
+from .batches import Corpora, pin_revision
 from .checkpoint import read_checkpoint, seed_everything
 from .corpora import check, check_tokenizer
-from .device import one_thread, require_precision, uses_graphs
-from .distributed import Processes, Signals, batch_remark, check_processes, is_first_process, restarted
-from .fine_tuning import WarmStart
-from .optimizer import rate
-from .preparation import write_settings
+from .devices import (
+    Processes,
+    Signals,
+    batch_remark,
+    check_processes,
+    is_first_process,
+    one_thread,
+    require_precision,
+    restarted,
+    uses_graphs,
+)
+from .parameters import WarmStart
 from .recipe_sections import GIVEN
 from .run import Provenance, Run, RunExtension, anchored, changed_settings, flat_settings, holds_run, require_open
-from .streams import pin_revision
 from .tasks import recipe_task
 
 if TYPE_CHECKING:
@@ -39,7 +46,6 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.utils.data import DataLoader
 
-    from .batches import Corpora
     from .loop import Given
     from .recipe import Recipe
     from .recipe_sections import TrainingSection
@@ -204,8 +210,8 @@ def fit(
     `partial(torch.optim.SGD, momentum=0.9)` does, and its rate follows the schedule; `callbacks` are called with the
     update and the figures of each line of metrics.csv, and one that returns True ends the training.
 
-    A run can continue with other settings in [data], [training] and [search]: more updates, more data. The schedule is
-    then that of the new settings, from the next update on.
+    A run can continue with other settings in [training] and [search], such as more updates. The schedule is then that
+    of the new settings, from the next update on.
 
     Ctrl-C raises KeyboardInterrupt once the current update is saved, SIGTERM and SIGUSR1 SystemExit(128 + number).
     """
@@ -228,17 +234,15 @@ def fit(
         chosen = anchored(recipe.with_settings("training", **settings) if settings else recipe)
         begun, parts = Run.open(folder).recipe if resume else None, partial(_recipe_parts, given)
         if chosen.data.kind == "stream":
-            chosen = pin_revision(chosen, begun, restart=restart)
+            chosen = pin_revision(chosen, begun)
     check_processes(chosen.training)
-    changed = changed_settings(begun, chosen) if begun is not None else {}
+    changed = changed_settings(begun.to_dict(), chosen.to_dict()) if begun is not None else {}
     require_open(changed, folder)
-    if hasattr(chosen, "data"):
-        if not resume:
-            check_tokenizer(chosen.tokenizer.load)
-            if chosen.training.init:
-                WarmStart(chosen).check()
-        if not resume or any(key.startswith("data.") for key in changed):
-            check(chosen.data)
+    if hasattr(chosen, "data") and not resume:
+        check_tokenizer(chosen.tokenizer.load)
+        if chosen.training.init:
+            WarmStart(chosen).check()
+        check(chosen.data)
     require_packages(chosen.training)
     require_precision(chosen.training)
     run = Run(folder, chosen)
@@ -248,8 +252,6 @@ def fit(
 
 
 def _recipe_parts(given: Given, run: Run, say: Callable[[str], None]) -> tuple[Task, Corpora]:
-    from .batches import Corpora
-
     task = recipe_task(run.recipe)
     if given.metric is not None:
         task.measure_by(given.metric)
@@ -308,7 +310,9 @@ def _fit(
         bar.say(f"{folder} is finished: its model is in {run.model}")
         task.load_kept(run.model)
         return
-    for remark in _remarks(recipe, changed):
+    for key, (old, new) in changed.items():
+        bar.say(f"{key}: {old!r:.80} becomes {new!r:.80}")
+    if remark := batch_remark(recipe.training, changed):
         bar.say(remark)
     signals, training = Signals(), cast("Any", None)
     signals.install()
@@ -371,26 +375,6 @@ def full_disk_errors(run: Run) -> Iterator[None]:
         ) from error
 
 
-def _remarks(recipe: Recipe, changed: dict[str, list[Any]]) -> Iterator[str]:
-    """What changes, and settings that are allowed but probably not intended: a warm-up longer than the training."""
-    for key, (old, new) in changed.items():
-        yield f"{key}: {old!r:.80} becomes {new!r:.80}"
-    settings = recipe.training
-    if remark := batch_remark(settings, changed):
-        yield remark
-    if settings.updates < settings.warmup:
-        yield (
-            f"training.warmup = {settings.warmup:,} is more than training.updates = {settings.updates:,}: the rate "
-            f"rises to {rate(settings, settings.updates):.2g} and never reaches training.rate = {settings.rate:.2g}"
-        )
-    soft = getattr(getattr(recipe, "decoder", None), "warmup", 0)
-    if settings.updates < soft:
-        yield (
-            f"decoder.warmup = {soft:,} is more than training.updates = {settings.updates:,}: attention stays softer "
-            "than it is meant to end"
-        )
-
-
 @contextmanager
 def run_session(
     run: Run, recipe: Recipe, changed: dict[str, list[Any]], *, resume: bool, force: bool
@@ -407,9 +391,11 @@ def run_session(
             Run.create(recipe, folder, force=force)
         checkpoint = _last_checkpoint(run)
         update = 0 if checkpoint is None else int(checkpoint["global_step"])
-        if first and changed:
-            _check_extension(run, recipe, update)
-        elif first and not run.model.exists():
+        if recipe.training.updates < update:
+            raise ValueError(
+                f"the run is at update {update:,}, and training.updates = {recipe.training.updates:,} is less: raise it"
+            )
+        if first and not changed and not run.model.exists():
             Provenance(run.folder).begin_session(update, {})
         yield RunExtension(run, recipe, update, changed)
 
@@ -421,11 +407,3 @@ def _last_checkpoint(run: Run) -> dict[str, Any] | None:
             if file.is_file():
                 return read_checkpoint(file)
     return None
-
-
-def _check_extension(run: Run, recipe: Recipe, update: int) -> None:
-    if recipe.training.updates < update:
-        raise ValueError(
-            f"the run is at update {update:,}, and training.updates = {recipe.training.updates:,} is less: raise it"
-        )
-    write_settings(run)  # a run of an earlier version has not written them

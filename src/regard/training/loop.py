@@ -27,29 +27,30 @@ from .checkpoint import (
     CheckpointEntry,
     Checkpoints,
     MetricsFile,
+    copy_whole,
+    load_shards,
     on_cpu,
     random_states,
     read_checkpoint,
-    require_same_parameters,
     restore_random_states,
+    save_shards,
     seed_everything,
+    whole_weights,
 )
-from .device import CudaGraphs, Precision
-from .distributed import (
+from .devices import (
+    CudaGraphs,
+    Precision,
     Processes,
     Signals,
     checkpoint_activations,
-    copy_whole,
     first_signal,
-    load_shards,
     local_tensors,
-    save_shards,
     shard_model,
-    whole_weights,
 )
-from .fine_tuning import WarmStart
-from .optimizer import (
+from .own_model import ModelLoss, as_loss
+from .parameters import (
     MovingAverage,
+    WarmStart,
     in_parts,
     make_optimizer,
     optimizer_settings,
@@ -58,8 +59,7 @@ from .optimizer import (
     rate_share,
     require_parts,
 )
-from .own_model import ModelLoss, as_loss
-from .run import Provenance
+from .run import Provenance, changed_settings
 from .tasks import recipe_loss
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ class Training:
                 "standing": asdict(self.standing),
                 "chance": states,
                 "sums": None if self._sums is None else self._sums.cpu(),
-                "groups": list(parameter_groups(self.model, self.settings)),
+                "settings": self._settings(),
             },
         }
         if sharded:
@@ -335,6 +335,10 @@ class Training:
         if self.precision.scaler is not None:
             state["MixedPrecision"] = self.precision.scaler.state_dict()
         self.checkpoints.save(self.update, state, self.standing.best_update, shards, self.metrics.mark())
+
+    def _settings(self) -> dict[str, Any]:
+        """The sections of the recipe that may be others when the run goes on."""
+        return {name: values for name, values in self.run.recipe.to_dict().items() if name in ("training", "search")}
 
     def _save_interrupted(self) -> None:
         """Without a snapshot: the average at the end is over the same updates as without the interruption."""
@@ -419,17 +423,18 @@ class Training:
             load_shards(self.run.checkpoints, update, self.model, self.optimizer)
         else:
             stored = {name.removeprefix("model."): tensor for name, tensor in checkpoint["state_dict"].items()}
-            prefix = "model." if isinstance(self.model, ModelLoss) else ""
-            require_same_parameters(stored, self.model.state_dict(), prefix, self.run)
             self.model.load_state_dict(stored)
             self.optimizer.load_state_dict(checkpoint["optimizer_states"][0])
         if self.precision.scaler is not None and "MixedPrecision" in checkpoint:
             self.precision.scaler.load_state_dict(checkpoint["MixedPrecision"])
         self.standing = ValidationState(**state["standing"])
-        if changed := extension.changed_since(update):
+        changed = extension.changed
+        if former := state.get("settings"):  # a session that changed some may have been killed before its checkpoint
+            changed = changed_settings(former, self._settings())
+        if changed:
             # Patience begins anew. The last score is looked up at the end, and another search may have another one.
             self.standing.poor = self.standing.since_cut = self.standing.last_update = 0
-            if any(key.startswith(("data.", "training.best")) for key in changed):
+            if "training.best" in changed:
                 self.standing.forget_best()
         if self.settings.ema:
             self.average = MovingAverage(self.model, self.settings.ema, state.get("average"))
@@ -445,9 +450,6 @@ class Training:
     ) -> None:
         """Everything is prepared: data, weights, optimizer and checkpoint. From here on the run's folder changes."""
         settings, update, rank = self.settings, self.update, self.processes.rank
-        size = sum(tensor.numel() * tensor.element_size() for tensor in self.model.state_dict().values())
-        # Three checkpoints of weights and both moments, while one is written; their snapshots; three best; the model.
-        self.run.require(size * (3 * 3 + settings.average + 2 + 3 + 1))
         if self.processes.is_first:
             if isinstance(self.model, PretrainedModel):
                 self.model.save_config(self.run.checkpoints)  # so snapshots can be loaded before the run is finished
@@ -563,7 +565,7 @@ class ValidationState:
         return 0 < settings.patience <= self.poor
 
     def forget_best(self) -> None:
-        """Scores on other data cannot be compared with those so far."""
+        """Another measure cannot be compared with the scores so far."""
         self.best, self.best_loss, self.best_update = -math.inf, math.nan, 0
 
 

@@ -18,7 +18,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import tomllib
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -172,21 +171,6 @@ class Run:
         finally:
             os.close(handle)
 
-    def require(self, size: int) -> None:
-        """Raise an error now if the folder is not writable, or the disk has not `size` bytes for checkpoints.
-
-        Checkpoints of an interrupted run count as part of `size`.
-        """
-        with tempfile.TemporaryFile(dir=self.checkpoints):
-            pass
-        free = shutil.disk_usage(self.folder).free
-        needed = size - sum(file.stat().st_size for file in self.checkpoints.iterdir() if file.is_file())
-        if free < needed:
-            raise OSError(
-                f"the disk of {self.folder} has {free / 1e6:,.0f} MB free, and this run may need "
-                f"{needed / 1e6:,.0f} MB more: free some, {self.other_folder}, or lower training.average"
-            )
-
 
 def has_corpus(file: Path) -> bool:
     """Whether a recipe.toml has a section [data], as every recipe has; what cannot be read is left to its loader."""
@@ -280,14 +264,6 @@ class Provenance:
         self._values["dataset"] = {"name": name, "revision": revision}
         self._write()
 
-    def settings_at(self, update: int) -> dict[str, Any]:
-        """The values at the checkpoint of this update, of the settings that sessions begun after it have changed."""
-        former: dict[str, Any] = {}
-        for session in self.sessions:
-            if session["after_update"] >= update:
-                former = {key: old for key, (old, _) in session["changed"].items()} | former
-        return former
-
     def card(self) -> str:
         """The lines of the model card: command, versions, commit and checksums."""
         if not self.sessions:
@@ -361,10 +337,9 @@ def commit(folder: Path) -> str | None:
     return done.stdout.strip()
 
 
-OPEN = ("about", "data.", "training.", "search.")
+OPEN = ("about", "data.root", "training.", "search.")
 """What may change, by name or by how it begins …"""
 CLOSED = {
-    "data.longest": "the model has been built for it",
     "training.init": "training starts from another model only once",
     "training.init_parts": "training starts from another model only once",
     "training.init_vocabulary": "the vocabulary has been made",
@@ -375,27 +350,27 @@ CLOSED = {
     "training.strategy": "it decides in which form checkpoints are written",
 }
 """… except these keys, each for its reason."""
+DATA = "a run has one corpus, prepared once"
 MODEL = "it decides what the model is made of, or how it began"
-"""The reason for all other keys."""
+"""The reasons for all other keys: those of [data], and the rest."""
 
 
 class RunExtension:
     """A start of the command in a run that has begun, with the settings that it changes; with none, it does nothing.
 
-    Until `begin` the run's folder is as it was, but for data/, which says itself from which settings it was prepared.
+    Until `begin` the run's folder is as it was.
     """
 
     def __init__(self, run: Run, recipe: Recipe, update: int, changed: dict[str, list[Any]]) -> None:
         """`recipe` is the changed one; the run is at this update."""
-        self._run, self._recipe, self._update, self._changed = run, recipe, update, changed
+        self._run, self._recipe, self._update, self.changed = run, recipe, update, changed
         self.has_begun = not changed
 
     def begin(self) -> None:
         """Record the session, move a finished model away and write the recipe, when nothing is left to be checked.
 
         Exports and results of an earlier version first get a record of the model that they are of. In this order:
-        after a kill between any two, the recipe is still the old one, and so are `changed_since` and what resuming
-        makes of the checkpoint.
+        after a kill between any two, the recipe is still the old one.
         """
         if self.has_begun:
             return
@@ -404,26 +379,14 @@ class RunExtension:
         record_run_exports(self._run.folder, self._run.model)
         with suppress(DamagedFileError):  # what cannot be read is nobody's score
             record_run_results(self._run.folder)
-        Provenance(self._run.folder).begin_session(self._update, self._changed)
+        Provenance(self._run.folder).begin_session(self._update, self.changed)
         self._run.extend(self._recipe, self._update)
         self.has_begun = True
 
-    def changed_since(self, update: int) -> set[str]:
-        """The settings that are not those with which the checkpoint of this update was written.
 
-        Several sessions may have changed them: a session that is killed before its first checkpoint is followed by
-        one from the same update. One that was killed before it wrote the recipe changed nothing.
-        """
-        former = Provenance(self._run.folder).settings_at(update)
-        for key, (old, _) in self._changed.items():
-            former.setdefault(key, old)
-        now = flat_settings(self._recipe.to_dict())
-        return {key for key, old in former.items() if json.dumps(old) != json.dumps(now.get(key))}
-
-
-def changed_settings(old: Recipe, new: Recipe) -> dict[str, list[Any]]:
-    """The settings that differ: dotted key → [old value, new value]."""
-    before, after = flat_settings(old.to_dict()), flat_settings(new.to_dict())
+def changed_settings(old: dict[str, Any], new: dict[str, Any]) -> dict[str, list[Any]]:
+    """The settings that differ between two recipes: dotted key → [old value, new value]."""
+    before, after = flat_settings(old), flat_settings(new)
     keys = dict.fromkeys([*before, *after])
     return {key: [before.get(key), after.get(key)] for key in keys if before.get(key) != after.get(key)}
 
@@ -432,11 +395,12 @@ def require_open(changed: dict[str, list[Any]], folder: object) -> None:
     """Raise an error that names a setting which a run that has begun cannot change, why, and which ones can."""
     for key, (old, new) in changed.items():
         if not key.startswith(OPEN) or key in CLOSED:
+            reason = CLOSED.get(key, DATA if key.startswith("data.") else MODEL)
             raise ValueError(
-                f"{key} cannot change in a run that has begun: {CLOSED.get(key, MODEL)}. In {folder} it is "
-                f"{old!r:.60}, and {new!r:.60} was given. The other keys of [data], [training] and [search] can "
-                f"change, except {', '.join(other for other in CLOSED if other != key)}. For another {key}, begin a "
-                f"new run, perhaps with {weights_source(folder)}"
+                f"{key} cannot change in a run that has begun: {reason}. In {folder} it is {old!r:.60}, and "
+                f"{new!r:.60} was given. The other keys of [training] and [search] can change, except "
+                f"{', '.join(other for other in CLOSED if other != key)}. For another {key}, begin a new run, perhaps "
+                f"with {weights_source(folder)}"
             )
 
 

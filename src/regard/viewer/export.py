@@ -25,11 +25,10 @@ from rich.console import Console
 from rich.progress import track
 
 from ..files import write_text
-from .jobs import tile_array
 from .library import Library
 from .responses import STATIC, request, script, styles
 from .server import create_app
-from .tiles import Pool, Tile, TilePyramid
+from .tiles import Pool, Tile
 from .traces import TraceView
 
 if TYPE_CHECKING:
@@ -43,45 +42,9 @@ SIDE = 256
 """Cells along a tile of the map (data/tiles.js)."""
 
 
-def map_tiles(trace: TraceView, size: int, title: str = "") -> dict[str, dict[str, Any]]:
-    """The compressed tiles of all calls of more than `size` tokens, by the URL that the page requests them with.
-
-    With a `title`, a terminal or a notebook shows how far they are.
-    """
-    heads = [
-        (entry, at, head)
-        for entry, (at, call) in product(range(trace.batch), enumerate(trace.seen))
-        for head in range(call.heads if max(call.shape[-2:]) > size else 0)
-    ]
-    console = Console(stderr=True)
-    hidden = not (title and heads and (console.is_terminal or console.is_jupyter))
-    tiles: dict[str, dict[str, Any]] = {}
-    for place in track(heads, title, console=console, transient=True, disable=hidden):
-        tiles |= _head_tiles(trace, *place, size)
-    return tiles
-
-
-def array_entry(metadata: dict[str, Any], data: bytes) -> dict[str, Any]:
-    """An array as the file holds it."""
-    return {**metadata, "data": base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()}
-
-
-def _head_tiles(trace: TraceView, entry: int, call: int, head: int, size: int) -> dict[str, dict[str, Any]]:
-    pyramid = TilePyramid(trace.weights(call, entry)[head])
-    tiles: dict[str, dict[str, Any]] = {}
-    for tile, pool in product(_tiles(pyramid.queries, pyramid.keys, size), get_args(Pool)):
-        for band in pyramid.missing_bands(tile):
-            pyramid.pool_band(band)
-        array = tile_array(pyramid, tile, pool, "float16")
-        # Sorted by name, as in the keys of the page (keyOf in data/sources.js).
-        parameters = sorted({**asdict(tile), "entry": entry, "head": head, "pool": pool}.items())
-        query = "&".join(f"{name}={value}" for name, value in parameters)
-        tiles[f"/api/traces/{trace.id}/calls/{call}/tile?{query}"] = array_entry(array.metadata, bytes(array.body))
-    return tiles
-
-
-def _tiles(queries: int, keys: int, size: int) -> list[Tile]:
+def _tiles(shape: tuple[int, ...], size: int) -> list[Tile]:
     """The map's tiles of every level that has at most `size` cells along a side."""
+    *_, queries, keys = shape
     longest, level = max(queries, keys), 0
     while SIDE << level < longest:
         level += 1
@@ -118,15 +81,14 @@ def write(seen: Seen, path: str | Path, size: int = SIDE) -> None:
 def trace_responses(trace: TraceView, size: int = SIDE, title: str = "") -> dict[str, Any]:
     """The responses to all that the page asks of a trace: {"json": values, "arrays": compressed arrays}, by URL.
 
-    `title` is that of `map_tiles`.
+    With a `title`, a terminal or a notebook shows how far the tiles of maps are.
     """
     app = create_app(Library([trace]))
     try:
         with ThreadPoolExecutor(1) as thread:  # in a notebook, an event loop runs already on this thread
-            responses = thread.submit(asyncio.run, _responses(app, trace, size)).result()
+            responses: dict[str, Any] = thread.submit(asyncio.run, _responses(app, trace, size, title)).result()
     finally:
         app.state.jobs.close()
-    responses["arrays"] |= map_tiles(trace, size, title)
     return responses
 
 
@@ -165,26 +127,32 @@ def _html(responses: dict[str, Any], title: str) -> str:
 """
 
 
-async def _responses(app: FastAPI, trace: TraceView, size: int) -> dict[str, Any]:
-    """{"json": values, "arrays": compressed arrays with their metadata}, by URL; all but the tiles of maps."""
+async def _responses(app: FastAPI, trace: TraceView, size: int, title: str) -> dict[str, Any]:
+    """{"json": values, "arrays": compressed arrays with their metadata}, by URL.
+
+    Tiles are those of all calls of more than `size` tokens; of the others every weight is stored.
+    """
     responses: dict[str, dict[str, Any]] = {"json": {}, "arrays": {}}
 
     async def store(url: str, options: str = "") -> None:
-        while True:
+        status = 202  # a part is not computed yet
+        while status == 202:
             response = await request(app, "GET", url + options)
-            if response.status >= 400:
-                raise ValueError(json.loads(response.body)["error"])
-            metadata = response.array
-            if metadata is None:
-                responses["json"][url] = json.loads(response.body)
-                return
-            if metadata.pop("computed") >= 1:
-                responses["arrays"][url] = array_entry(metadata, response.body)
-                return
+            status = response.status
+        if status >= 400:
+            raise ValueError(json.loads(response.body)["error"])
+        metadata = response.array
+        if metadata is None:
+            responses["json"][url] = json.loads(response.body)
+        else:
+            del metadata["computed"]
+            data = base64.b64encode(gzip.compress(response.body, 6, mtime=0)).decode()
+            responses["arrays"][url] = {**metadata, "data": data}
 
     root = f"/api/traces/{trace.id}"
     for url in ("/api/about", "/api/traces", root):
         await store(url)
+    large = []
     for entry in range(trace.batch):
         if entry:
             await store(f"{root}?entry={entry}")
@@ -195,6 +163,16 @@ async def _responses(app: FastAPI, trace: TraceView, size: int) -> dict[str, Any
         for at, call in enumerate(trace.seen):
             if max(call.shape[-2:]) <= size:
                 await store(f"{root}/calls/{at}/weights?entry={entry}", "&type=float16")
+            else:
+                large += [(entry, at, head) for head in range(call.heads)]
+    console = Console(stderr=True)
+    hidden = not (title and large and (console.is_terminal or console.is_jupyter))
+    for entry, at, head in track(large, title, console=console, transient=True, disable=hidden):
+        for tile, pool in product(_tiles(trace.seen[at].shape, size), get_args(Pool)):
+            # Sorted by name, as in the keys of the page (keyOf in data/sources.js).
+            parameters = sorted({**asdict(tile), "entry": entry, "head": head, "pool": pool}.items())
+            query = "&".join(f"{name}={value}" for name, value in parameters)
+            await store(f"{root}/calls/{at}/tile?{query}", "&type=float16")
     return responses
 
 

@@ -11,7 +11,6 @@ the texts that were read in another.
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import ipaddress
 import re
@@ -28,7 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from .responses import STATIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import asyncio
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -38,8 +37,10 @@ BODY = 1 << 17
 """Bytes of a JSON request."""
 UPLOAD = 16 << 20
 """Bytes of an uploaded picture or sound."""
-OWN_DRAIN, STRANGER_DRAIN = (64 << 20, 10.0), (1 << 20, 2.0)
-"""Bytes of a refused body that are read, and for how many seconds, from a client with the token and without it."""
+DRAIN = 64 << 20
+"""Bytes of a refused body that are read and forgotten."""
+UPLOADS = ("/api/caption", "/api/listen")
+"""Routes that take files."""
 CELLS = 1 << 22
 """Numbers in one response."""
 SIDE = 512
@@ -53,10 +54,6 @@ TRACES = 16
 """Traces of texts read through the page; the oldest is removed first. Pinned traces are not counted."""
 PLACES = 1 << 20
 """Queries, or keys, of a call."""
-MATRICES = 1 << 16
-"""Batch entries × heads of one call."""
-VECTORS = 1 << 33
-"""Bytes of one call's queries, or keys, over all heads."""
 EXPLAINED = 1024
 """Tokens of a text whose contributions are computed: a backward pass keeps what every layer computed."""
 MEMORY = 1 << 30
@@ -114,8 +111,8 @@ class Guard:
 
     With "0.0.0.0" or "[::]" among the `hosts`, every address is allowed: DNS rebinding needs a name.
 
-    `open_paths` need no token; `command` is what printed the address; `body_limit` are the bytes allowed to a path.
-    Without a `page` there is no address to open in a browser: a refused client is told which header to send.
+    `open_paths` need no token; `body` are the bytes that a request may have. Without a `page`, as in `regard serve`,
+    there is no address to open in a browser: a refused client is told which header to send.
 
     Browsers send the cookies of one port to every other port of a machine, so `port` is part of their names.
     """
@@ -127,14 +124,12 @@ class Guard:
         token: str | None = None,
         port: int = 0,
         *,
-        command: str = "regard view",
         page: bool = True,
         open_paths: frozenset[str] = frozenset(),
-        body_limit: Callable[[str], int] | None = None,
+        body: int = BODY,
     ) -> None:
         self.app, self.hosts, self.token = app, hosts, token
-        self.command, self.page = command, page
-        self.open_paths, self.body_limit = open_paths, body_limit or _body_limit
+        self.page, self.open_paths, self.body = page, open_paths, body
         self.token_cookie, self.session_cookie = f"regard-token-{port}", f"regard-session-{port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -155,8 +150,8 @@ class Guard:
             await send(message)
 
         if (refusal := self._refusal(request)) is not None:
-            answer = await self._refused(request, receive, *refusal)
-            await answer(scope, receive, guarded_send)
+            await _drain(receive)
+            await self._refused(request, *refusal)(scope, receive, guarded_send)
         elif self.token is not None and self.page and scope["path"] == "/" and "token" in request.query_params:
             others = [(name, value) for name, value in request.query_params.multi_items() if name != "token"]
             opened = RedirectResponse(f"/?{urlencode(others)}" if others else "/", 303)
@@ -171,8 +166,8 @@ class Guard:
         headers, path = request.headers, request.scope["path"]
         host = headers.get("host", "")
         if not self._is_own(host):
-            verb = "open" if self.page else "use"
-            return 421, f"this server is not called {host!r:.80}; {verb} the address that {self.command} printed"
+            advice = "open the address that regard view" if self.page else "use the address that regard serve"
+            return 421, f"this server is not called {host!r:.80}; {advice} printed"
         own_site = headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
         if not own_site and not _opens_page(request):
             return 403, "cross-site requests are refused"
@@ -180,12 +175,12 @@ class Guard:
         if origin not in (None, f"http://{host}", f"https://{host}"):
             return 403, f"requests from the origin {origin} are refused; this server is {host}"
         if path not in self.open_paths and not self._has_token(request):
-            advice = f"open the whole address that {self.command} printed"
+            advice = "open the whole address that regard view printed"
             if not self.page:
-                advice = f"send the header Authorization: Bearer TOKEN, with the token of {self.command}"
+                advice = "send the header Authorization: Bearer TOKEN, with the token of regard serve"
             return 401, f"the token is missing or wrong; {advice}"
-        size, limit = headers.get("content-length", "0"), self.body_limit(path)
-        if not size.isdigit() or int(size) > limit:
+        size, limit = int(headers.get("content-length", 0)), self._limit(path)
+        if size > limit:
             return 413, f"the request has {size} bytes; at most {limit:,} are allowed"
         return None
 
@@ -208,22 +203,19 @@ class Guard:
         tokens += [bearer] if scheme.lower() == "bearer" else []
         return any(hmac.compare_digest(token.encode(), self.token.encode()) for token in tokens)
 
-    async def _refused(self, request: Request, receive: Receive, status: int, reason: str) -> Response:
-        """The answer to a refused request, once its body was read, or most of what is waited for of it."""
-        answer: Response = JSONResponse({"error": reason}, status)
+    def _refused(self, request: Request, status: int, reason: str) -> Response:
         if status == 401 and not self.page:
-            answer.headers["WWW-Authenticate"] = "Bearer"
-        elif status == 401 and request.scope["path"] == "/" and "text/html" in request.headers.get("accept", ""):
-            answer = HTMLResponse((STATIC / "token.html").read_text(encoding="utf-8"), status)
-        waits = request.headers.get("expect", "").lower() == "100-continue"  # with the body, until it is asked for
-        known = self._has_token(request)
-        if not waits and not await _drained(receive, *(OWN_DRAIN if known else STRANGER_DRAIN)):
-            answer.headers["Connection"] = "close"
-        return answer
+            return JSONResponse({"error": reason}, status, {"WWW-Authenticate": "Bearer"})
+        if status == 401 and request.scope["path"] == "/" and "text/html" in request.headers.get("accept", ""):
+            return HTMLResponse((STATIC / "token.html").read_text(encoding="utf-8"), status)
+        return JSONResponse({"error": reason}, status)
+
+    def _limit(self, path: str) -> int:
+        return UPLOAD if path in UPLOADS else self.body
 
     def _limited(self, request: Request, receive: Receive) -> Receive:
         """Stop reading a body at its limit: a chunked body does not say its length."""
-        size, limit = 0, self.body_limit(request.scope["path"])
+        size, limit = 0, self._limit(request.scope["path"])
 
         async def read() -> Message:
             nonlocal size
@@ -231,7 +223,7 @@ class Guard:
             size += len(message.get("body", b""))
             if size > limit:
                 if message.get("more_body", False):
-                    await _drained(receive, *OWN_DRAIN)
+                    await _drain(receive)
                 # FastAPI turns every other exception into a 400
                 raise HTTPException(413, f"the request has more than {limit:,} bytes, which is the limit")
             return message
@@ -247,30 +239,18 @@ def _opens_page(request: Request) -> bool:
     return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
 
 
-def _body_limit(path: str) -> int:
-    return UPLOAD if path in ("/api/caption", "/api/listen") else BODY
-
-
-async def _drained(receive: Receive, size: int, seconds: float) -> bool:
-    """Read and forget the rest of a refused body: a connection that is closed with unread data is reset, and its client
-    loses the answer. False where it is larger than `size` or slower than `seconds`."""
-    try:
-        async with asyncio.timeout(seconds):
-            while size >= 0:
-                message = await receive()
-                size -= len(message.get("body", b""))
-                if not message.get("more_body", False):
-                    return True
-    except TimeoutError:
-        pass
-    return False
+async def _drain(receive: Receive) -> None:
+    """Read and forget the rest of a refused body: where a connection is closed with unread data, its client loses the
+    answer."""
+    size, more = 0, True
+    while more and size < DRAIN:
+        message = await receive()
+        size, more = size + len(message.get("body", b"")), message.get("more_body", False)
 
 
 FIRST, REQUEST, READ = 15.0, 60.0, 60.0
 """Seconds from the connection to the first request's headers; for a whole request, from its first byte to the end of
 its body; and in which a client must read on once the server's send buffer is full."""
-CONNECTIONS = 512
-"""Open connections; further ones get a 503."""
 
 
 class TimedProtocol(H11Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import torch
 from ..seeing.watch import watch
 from ..special_tokens import UNKNOWN
 from .guard import RequestError
+from .responses import rounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,9 +56,7 @@ def inside_view(loaded: Pretrained, text: str, layer: int, head: int) -> dict[st
     network: EncoderDecoder = loaded.model
     writes = network.config.encoder.kind == "none"
     stack: Any = network.decoder if writes else network.encoder
-    layers = list(getattr(stack, "layers", []))
-    if not layers or not hasattr(layers[0], "around_attention"):
-        raise RequestError(422, "this model is no Transformer of regard; Inside shows one layer of a Transformer")
+    layers = list(stack.layers)
     if not 0 <= layer < len(layers):
         raise RequestError(404, f"there is no layer {layer}; the model has {len(layers)}, counted from 0")
     part: TransformerLayer = layers[layer]
@@ -92,13 +90,13 @@ def inside_view(loaded: Pretrained, text: str, layer: int, head: int) -> dict[st
         "layers": len(layers),
         "heads": attention.heads,
         "width": attention.head_width,
-        "matrices": {name: _rows(x) for name, x in matrices.items()},
+        "matrices": {name: rounded(x, 5) for name, x in matrices.items()},
         "steps": _steps(part, matrices),
     }
     if writes:
         shares = network.decoder.readout(features)[0, -1].float().softmax(-1).topk(NEXT)
         pieces = tokenizer.pieces(shares.indices.tolist())
-        content["next"] = [{"piece": x, "share": y} for x, y in zip(pieces, _rows(shares.values), strict=True)]
+        content["next"] = [{"piece": x, "share": y} for x, y in zip(pieces, rounded(shares.values, 5), strict=True)]
     return content
 
 
@@ -194,13 +192,6 @@ def _steps(part: TransformerLayer, matrices: dict[str, Tensor]) -> list[dict[str
     return steps
 
 
-def _rows(x: Tensor) -> Any:
-    """Numbers of five digits; null where an entry is −∞."""
-    if x.dim() > 1:
-        return [_rows(row) for row in x]
-    return [None if value == -math.inf else float(f"{value:.5g}") for value in x.float().tolist()]
-
-
 MOST_KEYS = 512
 """Keys of one response."""
 
@@ -223,19 +214,13 @@ def neuron_view(weights: Weights, query: int, cols: range) -> dict[str, Any]:
     return {
         "query": query,
         "cols": [cols.start, cols.stop],
-        "q": _round(q),
-        "k": _round(k),
+        "q": rounded(q, 7),
+        "k": rounded(k, 7),
         "kind": "function" if product is None or form.kernel is None else form.kernel,
         "scale": form.scale,
-        "product": None if product is None else _round(product),
-        "energy": _round(energy),
-        "modified": [None if e == -torch.inf else _round(e) for e in modified.tolist()],
-        "weight": _round(weights.tile(query, span)[0]),
+        "product": None if product is None else rounded(product, 7),
+        "energy": rounded(energy, 7),
+        "modified": rounded(modified, 7),
+        "weight": rounded(weights.tile(query, span)[0], 7),
         "normalizer": type(weights.normalize).__name__,
     }
-
-
-def _round(x: Any) -> Any:
-    """Seven digits, the precision of float32; for tensors and lists, too."""
-    x = x.tolist() if isinstance(x, torch.Tensor) else x
-    return [_round(value) for value in x] if isinstance(x, list) else float(f"{x:.7g}")

@@ -17,7 +17,7 @@ import webbrowser
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import uvicorn
@@ -30,14 +30,15 @@ from starlette.staticfiles import StaticFiles
 
 from .. import __version__
 from ..messages import problem_sentence
-from .guard import ANY_ADDRESS, CONNECTIONS, LOOPBACK, ClientDisconnected, Guard, RequestError, TimedProtocol
-from .jobs import Jobs
+from .guard import ANY_ADDRESS, LOOPBACK, ClientDisconnected, Guard, RequestError, TimedProtocol
 from .model_routes import model_router
 from .responses import JSON, SCRIPT, STATIC
+from .tiles import Jobs
 from .trace_routes import call_router, trace_router
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable
+    from typing import Self
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -96,46 +97,30 @@ class PageFiles(StaticFiles):
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Every error is answered as `{"error": reason}`."""
-    app.add_exception_handler(RequestError, _request_error)
-    app.add_exception_handler(ClientDisconnected, _disconnected)
-    app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _server_error)
+    """Every error is answered as `{"error": reason}`; the traceback of an unexpected one is in the server's log."""
+    for kind in (RequestError, ClientDisconnected, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, _error_answer)
 
 
-async def _request_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
-    return JSON({"error": str(error)}, error.status)
-
-
-async def _disconnected(request: Request, error: Exception) -> Response:
-    return Response(status_code=499)  # nginx's code for a closed connection
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    path = request.url.path[:80]
-    if error.status_code == 400:  # FastAPI's, for a body that `json` fails on in another way than by its syntax
-        return JSON({"error": f"the body is not JSON: {_unreadable(error.__cause__)}"}, 422)
-    reason = f"{request.method} {path}: {error.detail}"
-    if error.status_code == 404:
-        reason = f"there is no route {path!r}; GET {request.app.openapi_url} lists the routes"
-    response = JSON({"error": reason}, error.status_code)
-    response.headers.update(error.headers or {})
-    return response
-
-
-async def _server_error(request: Request, error: Exception) -> Response:
-    """An unexpected exception. Its traceback is in the server's log, not in the response."""
+async def _error_answer(request: Request, error: Exception) -> Response:
+    if isinstance(error, RequestError):
+        return JSON({"error": str(error)}, error.status)
+    if isinstance(error, ClientDisconnected):
+        return Response(status_code=499)  # nginx's code for a closed connection
+    if isinstance(error, RequestValidationError):
+        return JSON({"error": "; ".join(_problem(problem, request) for problem in error.errors()[:5])}, 422)
+    if isinstance(error, HTTPException):
+        path, status = request.url.path[:80], error.status_code
+        reason = f"{request.method} {path}: {error.detail}"
+        if status == 400:  # FastAPI's, for a body that `json` fails on
+            status, reason = 422, f"the body is not JSON: {error.__cause__}"
+        elif status == 404:
+            reason = f"there is no route {path!r}; GET {request.app.openapi_url} lists the routes"
+        response = JSON({"error": reason}, status)
+        response.headers.update(error.headers or {})
+        return response
     reason = f"internal server error: {type(error).__name__}; the traceback is in the server's log"
     return JSON({"error": reason}, 500)
-
-
-async def _validation_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    problems = [_problem(problem, request) for problem in error.errors()[:5]]
-    return JSON({"error": "; ".join(problems)}, 422)
 
 
 def _problem(problem: dict[str, Any], request: Request) -> str:
@@ -154,32 +139,17 @@ def _problem(problem: dict[str, Any], request: Request) -> str:
     return f"{'.'.join(map(str, place[1:])) or 'the request'}: {problem_sentence(problem, keys)}"
 
 
-def _unreadable(error: BaseException | None) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return f"byte {error.start + 1} is not UTF-8"
-    return "it is nested too deeply" if isinstance(error, RecursionError) else "it cannot be read"
+class Answers:
+    """Around an application: a request that uvicorn cuts off, as the server stops, is answered with a 503.
 
-
-class Drain:
-    """Around an application: the requests that run when the server is told to stop have `seconds` to end.
-
-    What has no answer by then gets a 503. `observe` is called with path, status and seconds of every answer, just
-    before it is sent.
+    `observe` is called with path, status and seconds of every answer, just before it is sent.
     """
 
-    def __init__(self, app: ASGIApp, seconds: float, observe: Callable[[str, int, float], None] | None) -> None:
-        self.app, self.seconds, self.observe = app, seconds, observe
-        self.limits: set[asyncio.Timeout] = set()
-
-    def begin(self) -> None:
-        for limit in self.limits:
-            limit.reschedule(asyncio.get_running_loop().time() + self.seconds)
+    def __init__(self, app: ASGIApp, observe: Callable[[str, int, float], None] | None) -> None:
+        self.app, self.observe = app, observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        began, responded, limit = time.perf_counter(), False, asyncio.timeout(None)
+        began, responded = time.perf_counter(), False
 
         async def observed_send(message: Message) -> None:
             nonlocal responded
@@ -189,36 +159,17 @@ class Drain:
                     self.observe(scope["path"], message["status"], time.perf_counter() - began)
             await send(message)
 
-        self.limits.add(limit)
         try:
-            async with limit:
-                await self.app(scope, receive, observed_send)
-        except TimeoutError:
-            if not limit.expired() or responded:
+            await self.app(scope, receive, observed_send)
+        except asyncio.CancelledError:
+            if scope["type"] != "http" or responded:
                 raise
             reason = "the server is shutting down, and could not end this request; send it again"
             await JSON({"error": reason}, 503)(scope, receive, observed_send)
-        finally:
-            self.limits.discard(limit)
 
 
-class DrainingServer(uvicorn.Server):
-    """Says when it answers, and that it stops."""
-
-    ready: Callable[[], None] | None = None
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started and self.ready is not None:
-            threading.Thread(target=self.ready, daemon=True).start()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        assert isinstance(self.config.app, Drain)
-        self.config.app.begin()
-        await super().shutdown(sockets)
-
-
-AnyServer = TypeVar("AnyServer", bound="AppServer")
+CONNECTIONS = 512
+"""Open connections; further ones get a 503."""
 REDIRECT = (
     '<!doctype html><meta charset="utf-8"><title>regard</title><meta http-equiv="refresh" content="0; url={url}">'
     '<a href="{url}">Open the viewer</a>\n'
@@ -226,7 +177,8 @@ REDIRECT = (
 
 
 class AppServer:
-    """Serves an application: binds its socket at once, so that its address is known; answers once `run` is called.
+    """Serves an application: binds its socket at once, so that its address is known; answers once `run` is called, or
+    in a `with` block, from a thread of its own.
 
     `make_app` gets the names that a Host header may have, the token and the port, once the port is known to be free.
     With `token` True a new one is made. `names` are further names of the server; `drain` are the seconds that open
@@ -255,30 +207,38 @@ class AppServer:
         hosts = LOOPBACK | {each.lower() for each in (listening, name, *names)}
         self.app = make_app(hosts, self.token, port)
         config = uvicorn.Config(
-            Drain(self.app, drain, getattr(self.app.state, "observe", None)),
+            Answers(self.app, getattr(self.app.state, "observe", None)),
             log_level="warning",
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=math.ceil(drain) + 1,  # the answers of `Drain` included
+            timeout_graceful_shutdown=math.ceil(drain),
             http=TimedProtocol,
             limit_concurrency=CONNECTIONS,
-            timeout_keep_alive=5,
         )
-        self._server = DrainingServer(config)
+        self._server = uvicorn.Server(config)
+        self._closing = contextlib.ExitStack()
 
     @property
     def headers(self) -> dict[str, str]:
         """The headers that a program sends with its requests."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
-    def run(self, ready: Callable[[], None] | None = None) -> None:
-        """Serve until interrupted; `ready` is called once requests are accepted."""
-        self._server.ready = ready
-        with contextlib.suppress(KeyboardInterrupt):
+    def run(self) -> None:
+        """Serve until interrupted. Connections are accepted before, and wait until this is called."""
+        with self._closing, contextlib.suppress(KeyboardInterrupt):
             self._server.run(sockets=[self._socket])
 
     def stop(self) -> None:
         self._server.should_exit = True
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self.run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._thread.join(self.drain + 5)
 
 
 class Server(AppServer):
@@ -288,7 +248,6 @@ class Server(AppServer):
         self, library: Library, host: str = "127.0.0.1", port: int = 0, view: str = "", **options: Any
     ) -> None:
         self.view = view  # the view that the page opens; "": the page chooses
-        self._opening: tempfile.TemporaryDirectory[str] | None = None
         super().__init__(partial(create_app, library), host, port, **options)
 
     @property
@@ -296,13 +255,6 @@ class Server(AppServer):
         """The address to open: with the token, where there is one, and the view, where one was chosen."""
         query = f"?token={quote(self.token)}" if self.token else ""
         return f"{self.address}/{query}" + (f"#view={self.view}" if self.view else "")
-
-    def run(self, ready: Callable[[], None] | None = None) -> None:
-        try:
-            super().run(ready)
-        finally:
-            if self._opening is not None:
-                self._opening.cleanup()
 
     def open(self) -> None:
         """Open the page in the default browser.
@@ -312,33 +264,15 @@ class Server(AppServer):
         """
         address = self.url
         if self.token is not None:
-            self._opening = tempfile.TemporaryDirectory(prefix="regard-")
-            page = Path(self._opening.name, "open.html")
+            page = Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="regard-")), "open.html")
             page.write_text(REDIRECT.format(url=html.escape(self.url)), encoding="utf-8")
             address = page.as_uri()
         webbrowser.open(address)
 
 
-@contextlib.contextmanager
-def serving(library: Library, *, token: bool = True) -> Iterator[Server]:
-    """Run a viewer's server in a thread of its own while the block runs. `server.headers` carry its token."""
-    with running(Server(library, token=token)) as server:
-        yield server
-
-
-@contextlib.contextmanager
-def running(server: AnyServer) -> Iterator[AnyServer]:
-    """Run a server in a thread of its own while the block runs."""
-    started = threading.Event()
-    thread = threading.Thread(target=server.run, args=(started.set,), daemon=True)
-    thread.start()
-    try:
-        if not started.wait(30):
-            raise OSError(f"the server at {server.address} did not start within 30 seconds")
-        yield server
-    finally:
-        server.stop()
-        thread.join(server.drain + 5)
+def serving(library: Library, *, token: bool = True) -> Server:
+    """`with serving(library) as server:` runs a viewer in a thread of its own. `server.headers` carry its token."""
+    return Server(library, token=token)
 
 
 def loopback(host: str) -> bool:

@@ -1,30 +1,45 @@
-"""Tile: a rectangle of an attention matrix, and the cells it is pooled to.
-
-TilePyramid: tiles of one head's matrix at any zoom, without storing the matrix.
+"""Tiles of one head's matrix at any zoom, without storing the matrix; and the worker and the cache behind every route.
 
 Fine tiles are computed from q, k and the row state when they are requested. A coarse tile needs every weight under it,
 up to 131,072² of them, so one pass over the matrix pools them into a base level of cells of `block` × `block` weights
 (at most `BASE` cells along a side), and coarser cells are pooled from these: the maximum of maxima, the mean of sums.
-Both are exact.
+Both are exact. The pass runs band by band, the rows of the requested tile first, and stops once no request waits.
 
-The pass runs band by band, the rows of the requested tile first, and stops when no request waits for it.
+One thread computes, by priority: many browser tabs never mean many computations at once. PyTorch already
+spreads one computation over all cores; two at a time would only slow each other down.
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import queue
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
 from ..attention.statistics import CHUNK, TALL, Cells
+from ..decoding.beam import before_each_step
+from . import guard
+from .guard import ClientDisconnected, RequestError
+from .responses import Array
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from fastapi import Request
     from jaxtyping import Bool, Float
     from torch import Tensor
 
     from ..attention.weights import Weights
+    from .library import Library
+    from .traces import TraceView
 
 Pool = Literal["max", "mean"]
 
@@ -104,34 +119,21 @@ class TilePyramid:
         """The bands that these rows lie in."""
         return range(rows.start // self.band, -(-rows.stop // self.band))
 
-    def _band_rows(self, band: int) -> range:
-        return range(band * self.band, min((band + 1) * self.band, self.queries))
-
     def missing_bands(self, tile: Tile) -> list[int]:
         """The bands to pool before this tile is complete; none where it can be computed quickly without them."""
         if self.block == 1:
             return []
-        quick = self._has_states(tile.rows) or len(tile.rows) * self.keys <= 2 * BAND
+        known = self.weights.rows(as_slice(tile.rows)).state_known
+        quick = known or len(tile.rows) * self.keys <= 2 * BAND
         if quick and not self._uses_base(tile):
             return []
         return [band for band in self.bands(tile.rows) if not self.pooled[band]]
-
-    def bands_without_states(self, rows: range) -> list[int]:
-        """The bands whose row states are missing, which `weights` of these rows would have to compute first."""
-        return [band for band in self.bands(rows) if not self._has_states(self._band_rows(band))]
-
-    def _has_states(self, rows: range) -> bool:
-        return self.weights.rows(as_slice(rows)).state_known
-
-    def compute_states(self, band: int) -> None:
-        """Compute the row states of one band."""
-        self.weights.rows(as_slice(self._band_rows(band))).row_state()
 
     @torch.no_grad()
     def pool_band(self, band: int) -> None:
         """Compute one band of queries: their row states, and their part of the base level."""
         self._allocate_base()
-        rows = self._band_rows(band)
+        rows = range(band * self.band, min((band + 1) * self.band, self.queries))
         tall = self.block * max(1, TALL // self.block)
         for start in range(rows.start, rows.stop, tall):
             part = range(start, min(start + tall, rows.stop))
@@ -201,3 +203,189 @@ class TilePyramid:
         aligned = all(x % self.block == 0 for edges in tile.edges for x in edges[:-1]) and cell >= self.block
         heavy = len(tile.rows) * len(tile.cols) > 2 * BAND and cell >= 2 * self.block
         return self.block > 1 and (aligned or heavy)
+
+
+HIGH, NORMAL, LAST = 0, 1, 2
+"""Priorities: short computations run before long ones."""
+TILE_SECONDS = 0.5
+"""Seconds after which a tile is sent as far as it is computed."""
+T = TypeVar("T")
+
+
+class Worker:
+    """`submit` returns a future; cancelled before it starts, its function is never called."""
+
+    def __init__(self, name: str) -> None:
+        self._queue: queue.PriorityQueue[tuple[int, int, Future[Any], Callable[[], Any] | None]] = queue.PriorityQueue()
+        self._order = itertools.count()
+        threading.Thread(target=self._run, name=f"regard-{name}", daemon=True).start()
+
+    def submit(self, function: Callable[[], Any] | None, priority: int = NORMAL) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._queue.put((priority, next(self._order), future, function))
+        return future
+
+    def close(self) -> None:
+        """End the thread once the queue is empty."""
+        self.submit(None, LAST)
+
+    @property
+    def waiting(self) -> int:
+        """The number of jobs in the queue that were not cancelled."""
+        return sum(not future.cancelled() for _, _, future, _ in tuple(self._queue.queue))
+
+    def _run(self) -> None:
+        while True:
+            _, _, future, function = self._queue.get()
+            if function is None:
+                return
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(function())
+            except BaseException as error:  # raised again where the result is awaited
+                future.set_exception(error)
+            del future, function  # or the result would stay in memory until the next job
+
+
+class Cache:
+    """What was computed of traces, by keys that begin with the trace's id; the least recently used goes first.
+
+    It is limited by the bytes of its values, and thread-safe.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.bytes = limit, 0
+        self._entries: OrderedDict[tuple[Hashable, ...], tuple[Any, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[Hashable, ...]) -> Any:
+        """The value; None where there is none."""
+        with self._lock:
+            if key not in self._entries:
+                return None
+            self._entries.move_to_end(key)
+            return self._entries[key][0]
+
+    def put(self, key: tuple[Hashable, ...], value: Any, size: int) -> None:
+        """Store a value of `size` bytes; one larger than the whole cache is not stored."""
+        with self._lock:
+            self._remove(key)
+            if size <= self.limit:
+                self._entries[key] = value, size
+                self.bytes += size
+            while self.bytes > self.limit:
+                self._remove(next(iter(self._entries)))
+
+    def remove_trace(self, id: str) -> None:
+        with self._lock:
+            for key in [key for key in self._entries if key[0] == id]:
+                self._remove(key)
+
+    def _remove(self, key: tuple[Hashable, ...]) -> None:
+        if key in self._entries:
+            self.bytes -= self._entries.pop(key)[1]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+class Jobs:
+    """What the routes share: the library, a worker for numbers and one for models, and a cache of what was computed."""
+
+    def __init__(self, library: Library) -> None:
+        self.library, self.cache = library, Cache(guard.MEMORY)
+        self.worker, self.models = Worker("numbers"), Worker("models")
+        library.on_remove = self.cache.remove_trace
+
+    def close(self) -> None:
+        self.worker.close()
+        self.models.close()
+
+    async def run(
+        self, request: Request, function: Callable[[], T], priority: int = NORMAL, worker: Worker | None = None
+    ) -> T:
+        """Run a function on a worker and wait for its result; if the client disconnects first, it never starts."""
+        future = (worker or self.worker).submit(function, priority)
+        return await unless_disconnected(request, asyncio.wrap_future(future))
+
+    async def run_model(self, request: Request, function: Callable[[], T]) -> T:
+        """The same for a model, which also stops between two steps; a ValueError or OSError becomes a 422."""
+        left = threading.Event()
+
+        def stop_if_left() -> None:
+            if left.is_set():
+                raise ClientDisconnected
+
+        def run() -> T:
+            try:
+                with before_each_step(stop_if_left):
+                    return function()
+            except RequestError:
+                raise
+            except (ValueError, OSError) as error:
+                raise RequestError(422, " ".join(str(error).split())) from None
+
+        try:
+            return await self.run(request, run, worker=self.models)
+        finally:
+            left.set()
+
+    def store(self, key: tuple[Hashable, ...], value: Any, size: int) -> None:
+        """Cache a value as long as its trace exists: a pyramid holds the trace's queries and keys."""
+        self.cache.put(key, value, size)
+        if key[0] not in self.library.traces:  # checked after `put`: the trace may be removed meanwhile
+            self.cache.remove_trace(str(key[0]))
+
+    def pyramid(self, trace: TraceView, call: int, entry: int, head: int) -> TilePyramid:
+        """The tile pyramid of one head, from the cache where it is there; only for the worker's thread."""
+        key = trace.id, "pyramid", call, entry, head
+        pyramid: TilePyramid = self.cache.get(key) or TilePyramid(trace.weights(call, entry)[head])
+        self.store(key, pyramid, pyramid.nbytes)  # which grows as it is computed
+        return pyramid
+
+    async def tile(
+        self, request: Request, trace: TraceView, call: int, entry: int, head: int, tile: Tile, pool: Pool, type: str
+    ) -> Array:
+        """A tile, from the cache or computed band by band; after `TILE_SECONDS`, as far as it is computed."""
+        key = trace.id, "tile", call, entry, head, tile, pool, type
+
+        def step(last: bool) -> Array | None:
+            pyramid = self.pyramid(trace, call, entry, head)
+            missing = pyramid.missing_bands(tile)
+            if missing and not last:
+                pyramid.pool_band(missing[0])
+                return None
+            note = "" if pyramid.edges(tile) == tile.edges else f"cells moved to multiples of {pyramid.block}"
+            return Array(pyramid.tile(tile, pool), type, 1 - len(missing) / len(pyramid.bands(tile.rows)), note)
+
+        array: Array | None = self.cache.get(key)
+        until, last, priority = time.monotonic() + TILE_SECONDS, False, HIGH
+        while array is None:
+            array = await self.run(request, partial(step, last), priority)
+            last = time.monotonic() > until
+            priority = HIGH if last else NORMAL
+        if array.status_code == 200:
+            self.store(key, array, len(array.body))
+        return array
+
+
+async def unless_disconnected(request: Request, result: asyncio.Future[T]) -> T:
+    """The result; once the client has closed the connection it is cancelled, and a ClientDisconnected raised."""
+    disconnect = asyncio.ensure_future(_disconnect(request))
+    both: set[asyncio.Future[Any]] = {result, disconnect}
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if not result.done():
+            raise ClientDisconnected
+        return result.result()
+    finally:
+        disconnect.cancel()
+        result.cancel()
+        # An exception that nobody reads would be logged.
+        result.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+async def _disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -17,7 +17,7 @@ from . import guard
 from .contributions import ContributionRun, Target, contribution_run, pooled_contributions, silence, trace_answers
 from .guard import RequestError
 from .inside import MOST_KEYS, neuron_view
-from .responses import ARRAY, ERRORS, JSON, TILE, Array, view_names
+from .responses import ARRAY, ERRORS, JSON, TILE, Array, rounded, view_names
 from .tiles import Tile, as_slice
 
 if TYPE_CHECKING:
@@ -25,14 +25,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from .jobs import Jobs
+    from .tiles import Jobs
     from .traces import TraceView
 
 T = TypeVar("T")
-MOST_WEIGHTS = 1 << 30
-"""Weights that one request may compute."""
 CHUNK = 1 << 22
-"""Weights of one job of such a request."""
+"""Weights of one job of a request that needs many."""
 MOST_ANSWERS = 1 << 24
 
 # --- Parameters ------------------------------------------------------------------------------------------------------
@@ -109,16 +107,14 @@ class TracePlace:
 
     async def explained(self, target: Target) -> ContributionRun:
         """The run that explains an answer, from the cache where it is there."""
-        key = self.view.id, "run", target
+        key, cache = (self.view.id, "run", target), self.jobs.cache
 
         def run() -> ContributionRun:
-            cached: ContributionRun | None = self.jobs.cache.get(key)  # another request may have computed it meanwhile
-            if cached is not None:
-                return cached
-            return contribution_run(self.view, trace_answers(self.jobs.library, self.view, target.position), target)
+            answers = trace_answers(self.jobs.library, self.view, target.position)
+            found: ContributionRun | None = cache.get(key)  # another request may have computed it meanwhile
+            return found or contribution_run(self.view, answers, target)
 
-        cached: ContributionRun | None = self.jobs.cache.get(key)
-        result = cached if cached is not None else await self.jobs.run_model(self.request, run)
+        result: ContributionRun = cache.get(key) or await self.jobs.run_model(self.request, run)
         self.jobs.store(key, result, result.nbytes)
         return result
 
@@ -154,36 +150,16 @@ class CallPlace(TracePlace):
             raise RequestError(422, f"{size} weights cannot be pooled to {cells} cells; ask for fewer cells")
         return tile
 
-    def check_work(self, heads: list[int], rows: range) -> None:
-        """A 413 for more weights than somebody would wait for."""
-        if len(heads) * len(rows) * self.keys > MOST_WEIGHTS:
-            size = f"{len(heads)} × {len(rows):,} × {self.keys:,} weights"
-            raise RequestError(
-                413, f"{size} take too long; at most {MOST_WEIGHTS:,} per request: ask for fewer rows or heads"
-            )
+    async def weights(self, heads: list[int], rows: range, cols: range, compute: Callable[[Tensor], T]) -> list[T]:
+        """`compute` of the weights [heads, rows, cols], some rows at a time: in between, a request can be cancelled."""
+        step = max(1, CHUNK // (self.keys * len(heads)))
 
-    async def weights(
-        self, heads: list[int], rows: range, cols: range, compute: Callable[[Tensor], T]
-    ) -> list[list[T]]:
-        """For each head, `compute` of its weights, some rows at a time; between two jobs a request can be cancelled."""
-        step = max(1, CHUNK // self.keys)
-        parts = [
-            (at, head, range(first, min(first + step, rows.stop)))
-            for at, head in enumerate(heads)
-            for first in range(rows.start, rows.stop, step)
-        ]
-        results: list[list[T]] = [[] for _ in heads]
-        at_once = max(1, step // len(rows))
+        def part(first: int) -> T:
+            w = self.view.weights(self.number, self.entry)
+            some = slice(first, min(first + step, rows.stop))
+            return compute(torch.stack([w[head].tile(some, as_slice(cols)) for head in heads]).float())
 
-        def some(parts: list[tuple[int, int, range]]) -> None:
-            for at, head, part in parts:
-                w = self.jobs.pyramid(self.view, self.number, self.entry, head).weights
-                x = w.tile(as_slice(part), as_slice(cols)).float()
-                results[at].append(compute(x))
-
-        for first in range(0, len(parts), at_once):
-            await self.run(partial(some, parts[first : first + at_once]))
-        return results
+        return [await self.run(partial(part, first)) for first in range(rows.start, rows.stop, step)]
 
 
 async def trace_place(request: Request, trace: TraceId) -> TracePlace:
@@ -336,7 +312,7 @@ async def weights(
     which, i, j = place.chosen(heads, rows, cols)
     check_cells(len(which), len(i), len(j))
     parts = await place.weights(which, i, j, lambda x: x)
-    return await place.run(lambda: Array(torch.stack([torch.cat(part) for part in parts]), type))
+    return await place.run(lambda: Array(torch.cat(parts, 1), type))
 
 
 @call_router.get("/top")
@@ -350,24 +326,17 @@ async def top(
     which, i, j = place.chosen(heads, rows, None)
     k = min(k, place.keys)
     check_cells(len(which), len(i), k)
-    place.check_work(which, i)
 
-    def largest(x: Tensor) -> tuple[list[Any], list[Any]]:
-        best = x.topk(k)
-        return [[float(f"{w:.6g}") for w in row] for row in best.values.tolist()], best.indices.tolist()
-
-    parts = await place.weights(which, i, j, largest)
-    values = [[row for some, _ in part for row in some] for part in parts]
-    indices = [[row for _, some in part for row in some] for part in parts]
-    return JSON({"values": values, "indices": indices})
+    parts = await place.weights(which, i, j, lambda x: x.topk(k))
+    values, indices = (torch.cat(side, 1) for side in zip(*parts, strict=True))
+    return JSON(await place.run(lambda: {"values": rounded(values), "indices": indices.tolist()}))
 
 
 @call_router.get("/received", responses=ARRAY, response_class=Response)
 async def received(place: Call, head: Head = 0) -> Response:
     """How much attention each key receives from all queries, [keys]."""
     place.check_head(head)
-    place.check_work([head], range(place.queries))
-    (parts,) = await place.weights([head], range(place.queries), range(place.keys), lambda x: x.sum(0))
+    parts = await place.weights([head], range(place.queries), range(place.keys), lambda x: x.sum((0, 1)))
     return Array(torch.stack(parts).sum(0))
 
 

@@ -164,7 +164,7 @@ export function largest(values, count) {
   return best;
 }
 
-// What models make of a text, in the form of the HTTP API (viewer/outputs.py).
+// What models make of a text, in the form of the HTTP API (viewer/model_routes.py).
 
 const ALTERNATIVES = 8; // likeliest next tokens that are listed for each step
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import weakref
 from collections import Counter
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +13,10 @@ import pytest
 
 from regard.data import Pair, TokenizerPair
 from regard.data.blocks import CheckedRows, held_out_pairs
-from regard.data.encoding import row_chunks
-from regard.files import DamagedFileError
 from regard.training import Run, fit, recipe_files
-from regard.training import streams as stream_updates
+from regard.training.batches import StreamPosition, StreamPositions, StreamUpdates, pin_revision
 from regard.training.corpora import pair_stream
 from regard.training.recipe_sections import RecipeError
-from regard.training.streams import StreamPosition, StreamPositions, StreamUpdates, pin_revision, stream_files
 from regard.training.tasks import recipe_task
 from tests.support.command_line import run_command
 from tests.support.tiny_training import corpus, measured
@@ -146,7 +141,7 @@ class EndlessStream:
         while True:
             self.read += 1
             rows = [Pair("ba be", "baba bebe", row) for row in range(50)]
-            yield CheckedRows(next(row_chunks(rows)), Counter(), {})
+            yield CheckedRows(rows, Counter(), {})
 
 
 def test_no_more_than_a_buffer_is_read_ahead(tmp_path: Path) -> None:
@@ -217,73 +212,6 @@ def test_a_bad_row_says_how_it_is_skipped(tmp_path: Path) -> None:
         fit(recipe_files.load_recipe(file, ["tokenizer.sample=50"]), tmp_path / "run")
 
 
-def positions(folder: Path) -> list[StreamPosition]:
-    return StreamPositions(folder / "data" / "stream.jsonl", writes=False).read()
-
-
-def test_another_key_of_the_data_keeps_the_place_in_the_stream(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = recipe_file(tmp_path)
-    run = fit(recipe_files.load_recipe(file, ["training.updates=7"]), tmp_path / "run")
-    before = positions(run.folder)
-    place = next(each for each in reversed(before) if each.update <= 7)
-    assert place.block > 0 or place.epoch > 0
-    fit(recipe_files.load_recipe(file, ["training.updates=8", "data.on_bad=skip"]), run.folder, resume=True)
-    after = positions(run.folder)
-    assert after[: len(before)] == before
-    again = after[len(before)]  # the rows of the buffer may be others: it begins again
-    assert (again.update, again.epoch, again.block) == (7, place.epoch, place.block)
-    assert "begins again" not in capsys.readouterr().out
-    changes = ["training.updates=9", "data.on_bad=skip", 'data.train=["train-1.tsv", "train-2.tsv"]']
-    fit(recipe_files.load_recipe(file, changes), run.folder, resume=True)
-    assert [(each.update, each.epoch, each.block) for each in positions(run.folder)][:1] == [(8, 0, 0)]
-    assert "the stream begins again" in capsys.readouterr().out
-
-
-def test_an_epoch_whose_files_changed_begins_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = recipe_file(tmp_path)
-    run = fit(recipe_files.load_recipe(file, ["training.updates=4"]), tmp_path / "run")
-    before = positions(run.folder)
-    place = next(each for each in reversed(before) if each.update <= 4)
-    assert place.block > 0
-    corpus(tmp_path / "train-00.tsv", 80, seed=5)
-    fit(recipe_files.load_recipe(file, ["training.updates=5"]), run.folder, resume=True)
-    again = positions(run.folder)[len(before)]
-    assert (again.update, again.epoch, again.block) == (4, place.epoch, 0)
-    message = f"data.train changed since update 4: epoch {place.epoch} begins again"
-    assert message in " ".join(capsys.readouterr().out.split())
-    fit(recipe_files.load_recipe(file, ["training.updates=6"]), run.folder, resume=True)
-    assert "begins again" not in capsys.readouterr().out
-
-
-def test_files_are_the_same_in_another_folder_and_not_after_a_change(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    data: Any = recipe_files.load_recipe(recipe_file(tmp_path / "a")).data
-    before = stream_files(data)
-    (tmp_path / "a").rename(tmp_path / "b")
-    moved = replace(data, root=str(tmp_path / "b"))
-    assert stream_files(moved) == before
-    os.utime(tmp_path / "b" / "train-1.tsv", (1, 1))
-    assert stream_files(moved) != before
-
-
-def test_the_commit_of_a_dataset_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub = pytest.importorskip("huggingface_hub")
-    changes = ["data.dataset=made/up", 'data.columns=["en", "xx"]', 'data.train=["train"]', "data.valid=[]"]
-    data: Any = recipe_files.load_recipe(recipe_file(tmp_path), changes).data
-    commits = iter(["a" * 40, "b" * 40])
-    monkeypatch.setattr(hub.HfApi, "dataset_info", lambda *_, **__: SimpleNamespace(sha=next(commits)))
-    first, second = stream_files(data), stream_files(data)
-    assert first != second
-
-    def offline(*_: Any, **__: Any) -> None:
-        raise ConnectionError
-
-    monkeypatch.setattr(hub.HfApi, "dataset_info", offline)
-    assert stream_files(data) == ""
-
-
 @pytest.mark.parametrize("split", ["valid", "test"])
 def test_a_file_that_validates_or_tests_is_not_trained_on(tmp_path: Path, split: str) -> None:
     data = f'train = ["*.tsv"]\n{split} = ["valid.tsv"]\nvalid_pairs = 6'
@@ -304,7 +232,7 @@ def test_a_file_of_two_patterns_is_read_once(tmp_path: Path) -> None:
     data = 'train = ["train-0.tsv", "train-*.tsv"]\nvalid_pairs = 6'
     recipe: Any = recipe_files.load_recipe(recipe_file(tmp_path, data))
     stream = pair_stream(recipe.data)
-    rows = [pair for block in stream.blocks(0) for pair in zip(block.chunk.sources, block.chunk.targets, strict=True)]
+    rows = [pair for block in stream.blocks(0) for pair in block.pairs]
     assert len(rows) == 3 * 80 - 6
     assert [[pair.source, pair.target] for pair in held_out_pairs(stream)] == pairs_of(tmp_path / "train-0.tsv")[:6]
 
@@ -324,8 +252,8 @@ def test_one_buffer_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         alive.append(sum(buffer() is not None for buffer in buffers))
         return read_blocks(self)
 
-    monkeypatch.setattr(stream_updates.StreamUpdates, "_encode", counted_encode)
-    monkeypatch.setattr(stream_updates.StreamUpdates, "_read_blocks", counted_read)
+    monkeypatch.setattr(StreamUpdates, "_encode", counted_encode)
+    monkeypatch.setattr(StreamUpdates, "_read_blocks", counted_read)
     recipe = recipe_files.load_recipe(recipe_file(tmp_path))
     tokenizers = TokenizerPair.train("word", 20, [Pair("ba be", "baba bebe")], joint=False)
     stream: Any = EndlessStream()
@@ -338,42 +266,18 @@ def test_one_buffer_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert set(alive) == {0}
 
 
-FIRST, SECOND = StreamPosition(0, 0, 0, 0, "s"), StreamPosition(5, 1, 0, 2, "s")
-
-
 @pytest.mark.parametrize("damage", ['{"update": 5, "num', "\0\0\0\0\n", '{"update": 5}\n'])
-def test_a_damaged_last_line_is_left_out_and_replaced(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_line_is_left_out_and_replaced(tmp_path: Path, damage: str) -> None:
+    first, second = StreamPosition(0, 0, 0, 0, "s", 9, 0, 0), StreamPosition(5, 1, 0, 2, "s", 9, 0, 0)
     file = tmp_path / "stream.jsonl"
     positions = StreamPositions(file, writes=True)
-    positions.append(FIRST)
+    positions.append(first)
     with file.open("a", encoding="utf-8") as stream:
         stream.write(damage)
-    assert positions.read() == [FIRST]
-    positions.append(SECOND)
-    assert positions.read() == [FIRST, SECOND]
-    assert file.read_text(encoding="utf-8").count("\n") == 2
-
-
-def test_a_last_line_without_its_line_end_counts(tmp_path: Path) -> None:
-    file = tmp_path / "stream.jsonl"
-    positions = StreamPositions(file, writes=True)
-    positions.append(FIRST)
-    file.write_text(file.read_text(encoding="utf-8").removesuffix("\n"), encoding="utf-8")
-    positions.append(SECOND)
-    assert positions.read() == [FIRST, SECOND]
-
-
-def test_a_damaged_line_before_the_last_names_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "stream.jsonl"
-    positions = StreamPositions(file, writes=True)
-    positions.append(FIRST)
-    positions.append(SECOND)
-    first, second = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    file.write_text(first[:10] + "\n" + second, encoding="utf-8")
-    with pytest.raises(DamagedFileError, match=r"stream\.jsonl:1 is no position"):
-        positions.find(9)
-    with pytest.raises(DamagedFileError, match=r"stream\.jsonl:1 is no position"):
-        positions.append(SECOND)
+    assert positions.read() == [first]
+    positions.append(second)
+    assert positions.read() == [first, second]
+    assert [positions.find(update) for update in (4, 5)] == [first, second]
 
 
 DATA = 'dataset = "made/up"\ncolumns = ["en", "xx"]\ntrain = ["train"]\nvalid = ["validation"]'
@@ -430,23 +334,20 @@ def test_a_run_and_a_second_run_of_its_recipe_read_the_commit_of_its_beginning(
     fit(own, tmp_path / "second")
     assert hub.read == {OLD}
     assert "begins again" not in capsys.readouterr().out
-    with pytest.raises(ValueError, match=rf"'main' is commit {NEW} .* has read {OLD}: leave data\.revision as it is"):
-        fit(recipe_files.load_recipe(file, ["data.revision=main"]), run.folder, resume=True)
-    fit(recipe_files.load_recipe(file, ["training.updates=5", f"data.revision={NEW}"]), run.folder, resume=True)
-    assert hub.read == {OLD, NEW}
-    assert "the stream begins again" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"data\.revision cannot change in a run that has begun: .* one corpus"):
+        fit(recipe_files.load_recipe(file, [f"data.revision={NEW}"]), run.folder, resume=True)
 
 
 def test_a_branch_or_a_tag_becomes_a_commit_once(file: Path, hub: Hub) -> None:
-    def revision(name: str, begun: Any = None, *, restart: bool = False) -> str:
+    def revision(name: str, begun: Any = None) -> str:
         recipe: Any = recipe_files.load_recipe(file, [f"data.revision={name}"] if name else [])
-        return str(pin_revision(recipe, begun, restart=restart).data.revision)  # type: ignore[union-attr]
+        return str(pin_revision(recipe, begun).data.revision)  # type: ignore[union-attr]
 
     assert [revision(name) for name in ("", "main", "next", NEW)] == [OLD, OLD, NEW, NEW]
     begun: Any = recipe_files.load_recipe(file, [f"data.revision={OLD}"])
     assert revision("main", begun) == OLD
     hub.branches["main"] = NEW
-    assert [revision(name, begun, restart=True) for name in ("", "main", OLD)] == [OLD] * 3
+    assert [revision(name, begun) for name in ("", "main", OLD)] == [OLD] * 3
     hub.online = False
     assert [revision(name) for name in ("", "main", OLD)] == ["", "main", OLD]
     assert [revision(name, begun) for name in ("", "main", NEW)] == [OLD, OLD, NEW]
