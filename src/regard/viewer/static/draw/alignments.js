@@ -1,6 +1,6 @@
 // An alignment: words of the target down, words of the source across, a weight in every cell.
 import { inks, makeBoard, place, rotatedText, sheet, shortened } from "./canvas.js";
-import { exact } from "./elements.js";
+import { bounded, exact } from "./elements.js";
 
 const [SMALL, LARGE] = [12, 36]; // pixels of a cell
 const EDGE = { top: 72, right: 30, bottom: 8 };
@@ -25,11 +25,8 @@ export class Alignment {
       if (!step || !this.rows.length) return;
       event.preventDefault();
       const { row, column } = this.lit ?? { row: 0, column: 0 };
-      const within = (x, most) => Math.min(Math.max(x ?? 0, 0), most - 1);
-      const [r, c] = [
-        within((row ?? 0) + step[0], this.rows.length),
-        within((column ?? 0) + step[1], this.columns.length),
-      ];
+      const r = bounded((row ?? 0) + step[0], 0, this.rows.length - 1);
+      const c = bounded((column ?? 0) + step[1], 0, this.columns.length - 1);
       this.point({ row: r, column: c });
       this.context.announce(`${this.rows[r]} looks at ${this.columns[c]}: ${exact(this.weights[r][c])}`);
     });

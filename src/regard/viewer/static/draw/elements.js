@@ -108,6 +108,18 @@ export function callChoice(trace, call, changed, { calls = trace.calls, label = 
 
 // One square per head in its colour: a click turns a head on or off, a double click turns all the others off.
 
+/** The heads of a call that a link turns on; all, where it says nothing. @param {Call} call @param {State} state */
+export function headsOn(call, { heads }) {
+  const all = Array.from({ length: call.heads }, (_, head) => head);
+  return Array.isArray(heads) ? all.filter((head) => heads.includes(head)) : all;
+}
+
+/** Whether the first token is left out. */
+export function sinkTick(changed) {
+  const why = "Leave the first token out: much weight often rests on it for want of a better place (m)";
+  return tick("Hide first token", false, changed, why);
+}
+
 /** `changed(list)` with the heads that are on, or null for all of them; `every` is a button for all, while some are off. */
 export function headButtons(changed) {
   const group = el("div.heads", { role: "group", "aria-label": "Heads" });

@@ -11,12 +11,13 @@ import {
   counted,
   el,
   headButtons,
+  headsOn,
   number,
   Player,
   shareRow,
   signBar,
+  sinkTick,
   slider,
-  tick,
 } from "../draw/elements.js";
 import { AnswerChoice } from "./contributions.js";
 
@@ -68,12 +69,7 @@ class Generation {
     const { state } = this.context;
     this.callBox = el("span");
     this.buttons = headButtons((chosen) => state.set({ heads: chosen }));
-    this.sink = tick(
-      "Hide first token",
-      false,
-      (on) => state.set({ mute: on ? ["first"] : null }),
-      "Leave the first token out: much weight often rests on it for want of a better place (m)",
-    );
+    this.sink = sinkTick((on) => state.set({ mute: on ? ["first"] : null }));
     this.slider = el("input.scrub", {
       type: "range",
       min: 0,
@@ -147,18 +143,15 @@ class Generation {
       this.written = written(this.trace, call, this.querySide);
       this.layText();
     }
-    const all = Array.from({ length: call.heads }, (_, i) => i);
-    this.active = Array.isArray(state.heads) ? all.filter((head) => state.heads.includes(head)) : all;
+    this.active = headsOn(call, state);
     this.muted = Array.isArray(state.mute) && state.mute.includes("first");
     this.buttons.show(call.heads, this.active, this.context.palette);
     this.sink.show(this.muted);
     this.step = Math.min(state.step ?? 0, this.written.length - 1);
     this.slider.max = String(this.written.length - 1);
     this.slider.value = String(this.step);
-    this.slider.setAttribute(
-      "aria-valuetext",
-      `${this.step + 1} of ${this.written.length}: ${this.written[this.step].label}`,
-    );
+    const words = `${this.step + 1} of ${this.written.length}: ${this.written[this.step].label}`;
+    this.slider.setAttribute("aria-valuetext", words);
     this.answerChoice.update(call, this.written[this.step].row);
     this.contributions.update();
     this.paint();
