@@ -55,12 +55,11 @@ LOADERS = {
     "training/batches.py": "JSON",
     "training/checkpoint.py": "torch.load with weights_only=True, and safetensors",
     "training/evaluation.py": "TOML",
-    "training/fine_tuning.py": "the `tokenizers` library, from JSON; a folder of a model of regard",
     "training/own_model.py": "TOML; safetensors, or `from_pretrained` of the caller's own class",
+    "training/parameters.py": "the `tokenizers` library, from JSON; a folder of a model of regard",
     "training/recipe_files.py": "TOML",
     "training/results.py": "JSON",
     "training/run.py": "TOML",
-    "training/streams.py": "JSON",
     "viewer/export.py": "JSON of its own server",
     "viewer/model_routes.py": "JSON that ships",
 }

@@ -62,10 +62,11 @@ declare global {
   interface ArrayAnswer {
     data: Float32Array | Uint8Array;
     shape: number[];
-    type: string;
+    type?: string;
     peaks?: number[];
-    computed: number;
-    note: string;
+    /** The share of it that is computed; all, where nothing is said. */
+    computed?: number;
+    note?: string;
   }
 
   type QueryParameters = Record<string, string | number | null | undefined>;

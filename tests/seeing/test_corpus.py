@@ -131,7 +131,7 @@ def test_refusals(tmp_path: Path) -> None:
         corpus._merged(folder, TEXTS + 1)
     part = next(folder.glob("part-*"))
     (folder / "part-9-copy.safetensors").write_bytes(part.read_bytes())
-    with pytest.raises(ValueError, match="two runs used the folder"):
+    with pytest.raises(ValueError, match="two runs used it at a time"):
         run_corpus(TEXTS, _add, folder, {"model": "a"}, process=Process())
     (folder / "part-9-copy.safetensors").write_bytes(part.read_bytes()[:100])
     with pytest.raises(ValueError, match=r"part-9-copy.safetensors is damaged .* delete it"):

@@ -51,7 +51,7 @@ class EnergyForm(Part):
         return False
 
     def kernel_energies(self, a: Float[Tensor, "n q d"], b: Float[Tensor, "n k d"]) -> Float[Tensor, "n q k"]:
-        """The energies without a graph, and without the [n, q, k, d] tensor of the formula or faster than by it."""
+        """The energies without the [n, q, k, d] tensor of the formula, differentiated at most once."""
         raise NotImplementedError
 
     def write(self, a: Float[Tensor, "n q d"], b: Float[Tensor, "n k d"], buffer: Tensor) -> Tensor | None:
@@ -104,11 +104,12 @@ class TanhForm(EnergyForm):
         return TanhForm(function(self.weight))  # torch.compile cannot trace a copy
 
     def has_kernel(self, device: str, precision: torch.dtype) -> bool:
-        return device == "cpu" or (device == "cuda" and TRITON and precision == torch.float32)
+        kernel_on_gpu = device == "cuda" and TRITON and precision == torch.float32 and not torch.is_grad_enabled()
+        return device == "cpu" or kernel_on_gpu
 
     def kernel_energies(self, a: Tensor, b: Tensor) -> Tensor:
         if a.device.type == "cpu":
-            return additive.energies(a, b, self.weight.to(a.dtype))
+            return additive.TanhEnergies.apply(a, b, self.weight.to(a.dtype))  # type: ignore[no-any-return]
         from .kernels.additive_triton import pairwise
 
         return pairwise(a, b, self.weight)
@@ -310,14 +311,6 @@ def check_pairwise(form: EnergyForm, a: Float[Tensor, "n q d"], b: Float[Tensor,
         )
 
 
-class FloatLinear(nn.Linear):
-    """`nn.Linear` that keeps its matrix in floating point.
-
-    PyTorch's dynamic quantization replaces layers whose type is exactly `nn.Linear`; `weight` of what it puts there is
-    a method. Layers whose matrix is split, or joined to others for one product, are of this type, and stay as they are.
-    """
-
-
 class LearnedEnergy(nn.Module):
     """An energy with parameters. Subclasses give `split`; calling the module is then the formula."""
 
@@ -380,8 +373,8 @@ class Additive(LearnedEnergy):
     def __init__(self, dim_q: int, dim_k: int, hidden: int, *, bias: bool = False) -> None:
         super().__init__()
         self.dim_q, self.dim_k, self.hidden = dim_q, dim_k, hidden
-        self.query = FloatLinear(dim_q, hidden, bias=bias)
-        self.key = FloatLinear(dim_k, hidden, bias=False)
+        self.query = nn.Linear(dim_q, hidden, bias=bias)
+        self.key = nn.Linear(dim_k, hidden, bias=False)
         self.weight = _uniform(hidden, fan_in=hidden)
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:
@@ -407,7 +400,7 @@ class Concat(LearnedEnergy):
     def __init__(self, dim_q: int, dim_k: int, hidden: int) -> None:
         super().__init__()
         self.dim_q, self.dim_k, self.hidden = dim_q, dim_k, hidden
-        self.joint = FloatLinear(dim_q + dim_k, hidden, bias=False)
+        self.joint = nn.Linear(dim_q + dim_k, hidden, bias=False)
         self.weight = _uniform(hidden, fan_in=hidden)
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:

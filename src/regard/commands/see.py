@@ -58,7 +58,7 @@ def see(
     from rich.console import Console
 
     from ..decoding.load_model_and_tokenizers import is_own_model
-    from ..seeing.head_report import check_head, report
+    from ..seeing.patterns import check_head, report
 
     if is_own_model(model):
         seen = _watch_own(model, text, second, find_device(device))
@@ -140,8 +140,7 @@ def patterns(
     from ..decoding.load_model_and_tokenizers import is_own_model
     from ..seeing.corpus import Process, corpus_settings, run_corpus
     from ..seeing.figures import save_head_maps
-    from ..seeing.head_report import best_heads_table, label_table
-    from ..seeing.patterns import Patterns
+    from ..seeing.patterns import Patterns, best_heads_table, label_table
     from ..seeing.text_models import load_text_model
 
     if is_own_model(model):
@@ -419,7 +418,7 @@ def _is_trace(place: str | None) -> bool:
 
 def _library(what: str | None, texts: list[str], second: str | None) -> Library:
     """The traces and models of the page: of a trace (or two), or of a model that reads the first text."""
-    from ..seeing.trace import load_trace
+    from ..seeing.storage import load_trace
     from ..viewer.library import Library, installed_models, model_at
     from ..viewer.traces import STATE, TraceView, first_trace
 
@@ -457,6 +456,4 @@ def _read_file(library: Library, model: ModelEntry, file: str) -> TraceView:
 
     seen, grid = watch_file(library.loaded(model), file)
     seen.model = model.name
-    if not len(seen):
-        raise ValueError(f"no attention of {model.name} could be watched: {seen.advice}")
     return TraceView.of(seen, f"{model.title.split(',')[0]} · {Path(file).name}", grid=grid, pinned=True)

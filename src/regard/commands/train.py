@@ -67,7 +67,7 @@ def train(
             recipe_files.require_files(recipe or "", settings or [])
     elif not resume.is_dir():
         raise ValueError(f"{resume} is no run: there is no such folder")
-    from ..training.distributed import ignore_signals
+    from ..training.devices import ignore_signals
     from ..training.fitting import fit
     from ..training.run import RECIPE, Run
 

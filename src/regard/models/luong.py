@@ -39,7 +39,8 @@ class LuongDecoder(RecurrentDecoder):
 
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> RecurrentState:
         state = super().start(annotations, beams=beams, steps=steps)
-        return replace(state, fed=torch.zeros_like(state.hidden[-1][0]))
+        position = None if self.local is None else torch.zeros_like(annotations.lengths)
+        return replace(state, fed=torch.zeros_like(state.hidden[-1][0]), position=position)
 
     def next(self, gates: Float[Tensor, "rows gates"], state: RecurrentState) -> RecurrentStep:
         hidden = self.cells[0](gates, state.hidden[0], state.fed, mask=state.masks[0])
@@ -47,7 +48,8 @@ class LuongDecoder(RecurrentDecoder):
         h = after.hidden[-1][0]
         context, weights = self.attend(h, state)
         fed = torch.tanh(linear(self.join, torch.cat([context, h.to(context.dtype)], -1)))
-        return RecurrentStep(replace(after, fed=fed), context, weights)
+        position = None if state.position is None else state.position + 1
+        return RecurrentStep(replace(after, fed=fed, position=position), context, weights)
 
     def attend(
         self, h: Float[Tensor, "rows width"], state: RecurrentState
@@ -55,7 +57,7 @@ class LuongDecoder(RecurrentDecoder):
         """To all annotations, or to those around a place (section 3.2)."""
         memory = state.memory
         assert memory is not None
-        if self.local is None:
+        if self.local is None or state.position is None:
             return attend_step(h, memory)
         beams = h.unflatten(0, (-1, state.beams))
         places = torch.arange(memory.places, device=h.device)

@@ -102,10 +102,10 @@ class RecurrentState(State):
 
     hidden: list[Hidden]
     memory: Memory | None  # what it attends to
-    summary: Float[Tensor, "sentences width"]
+    summary: Float[Tensor, "sentences width"] | None  # of the source, for a decoder that does not attend
     masks: list[Tensor] | list[None]  # of recurrent dropout, for each layer
     fed: Float[Tensor, "rows width"] | None = None  # Luong's h̃
-    position: int = 0
+    position: Int[Tensor, "sentences"] | None = None  # of the next word, for attention around it
     beams: int = 1
 
     @property
@@ -120,8 +120,9 @@ class RecurrentState(State):
 
     def keep(self, sentences: Int[Tensor, "kept"]) -> RecurrentState:
         memory = None if self.memory is None else self.memory.select(sentences)
+        summary, position = (None if x is None else x[sentences] for x in (self.summary, self.position))
         rows = self.reorder(beam_rows(sentences, self.beams))
-        return replace(rows, memory=memory, summary=self.summary[sentences])
+        return replace(rows, memory=memory, summary=summary, position=position)
 
 
 class RecurrentStep(NamedTuple):
@@ -183,7 +184,7 @@ class RecurrentDecoder(Decoder[RecurrentState]):
         masks = [None] * (config.layers + 1)
         if self.training and config.recurrent_dropout:
             masks = [self.recurrent_dropout(torch.ones_like(zeros)) for _ in masks]
-        return RecurrentState(hidden, memory, summary, masks, beams=beams)
+        return RecurrentState(hidden, memory, None if self.context is None else summary, masks, beams=beams)
 
     def step(
         self, tokens: Int[Tensor, "rows"], state: RecurrentState, *, weights: bool = False
@@ -195,7 +196,7 @@ class RecurrentDecoder(Decoder[RecurrentState]):
 
     def next(self, gates: Float[Tensor, "rows gates"], state: RecurrentState) -> RecurrentStep:
         """One step, given the part of its gates that depends on the last word: W y_{t−1} + b."""
-        if self.context is not None:
+        if self.context is not None and state.summary is not None:
             gates = gates + self.context(state.summary).repeat_interleave(state.beams, 0)
         return RecurrentStep(self.stacked(state, self.cells[0](gates, state.hidden[0], mask=state.masks[0])))
 
@@ -204,19 +205,19 @@ class RecurrentDecoder(Decoder[RecurrentState]):
         layers = [hidden]
         for cell, before, mask in zip(self.cells[1:], state.hidden[1:], state.masks[1:], strict=False):
             layers.append(cell(None, before, self.dropout(layers[-1][0]), mask=mask))
-        return replace(state, hidden=layers, position=state.position + 1)
+        return replace(state, hidden=layers)
 
     def features(
         self, y: Float[Tensor, "rows time embedding"], steps: list[RecurrentStep]
     ) -> Float[Tensor, "rows time width"]:
         """What predicts the next word, for every step."""
-        h = torch.stack([step.state.hidden[-1][0] for step in steps], 1)
-        if self.energy is None:
-            state = steps[0].state
-            c = state.summary.repeat_interleave(state.beams, 0)[:, None].expand(-1, len(steps), -1)
-        else:
-            c = torch.stack([step.context for step in steps if step.context is not None], 1)
-        joined = linear(self.join, torch.cat([h.to(y.dtype), y, c.to(y.dtype)], -1))
+        parts = [torch.stack([step.state.hidden[-1][0] for step in steps], 1), y]
+        state = steps[0].state
+        if state.summary is not None:
+            parts.append(state.summary.repeat_interleave(state.beams, 0)[:, None].expand(-1, len(steps), -1))
+        elif self.energy is not None:
+            parts.append(torch.stack([step.context for step in steps if step.context is not None], 1))
+        joined = linear(self.join, torch.cat([part.to(y.dtype) for part in parts], -1))
         maxout = self.config.readout == "maxout"
         return self.dropout(joined.unflatten(-1, (-1, 2)).amax(-1) if maxout else torch.tanh(joined))  # type: ignore[no-any-return]
 

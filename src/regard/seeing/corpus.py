@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from hashlib import sha256
-from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,7 @@ from .terminal import progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from jaxtyping import Float
     from torch import Tensor, nn
@@ -193,18 +193,14 @@ def _parts(folder: Path) -> dict[Path, tuple[Sums, list[int]]]:
 
 
 def _merged(folder: Path, texts: int) -> Sums:
-    total, holder = Sums(), dict[int, Path]()
-    for path, (sums, numbers) in _parts(folder).items():
-        for number in numbers:
-            if number in holder:
-                raise ValueError(
-                    f"text {number} is in both {holder[number].name} and {path.name} of {folder}: two runs used the "
-                    "folder at a time. Delete one of the files and start again"
-                )
-            holder[number] = path
+    total, held = Sums(), list[int]()
+    for sums, numbers in _parts(folder).values():
+        held += numbers
         total.merge(sums)
-    if len(holder) != texts:
-        raise ValueError(f"{folder} holds {len(holder)} of {texts} texts; start again to add the others")
+    if len(held) != len(set(held)):
+        raise ValueError(f"a text is in two files of {folder}: two runs used it at a time; delete it and start again")
+    if len(held) != texts:
+        raise ValueError(f"{folder} holds {len(held)} of {texts} texts; start again to add the others")
     return total
 
 

@@ -18,7 +18,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import tomllib
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -171,21 +170,6 @@ class Run:
             yield
         finally:
             os.close(handle)
-
-    def require(self, size: int) -> None:
-        """Raise an error now if the folder is not writable, or the disk has not `size` bytes for checkpoints.
-
-        Checkpoints of an interrupted run count as part of `size`.
-        """
-        with tempfile.TemporaryFile(dir=self.checkpoints):
-            pass
-        free = shutil.disk_usage(self.folder).free
-        needed = size - sum(file.stat().st_size for file in self.checkpoints.iterdir() if file.is_file())
-        if free < needed:
-            raise OSError(
-                f"the disk of {self.folder} has {free / 1e6:,.0f} MB free, and this run may need "
-                f"{needed / 1e6:,.0f} MB more: free some, {self.other_folder}, or lower training.average"
-            )
 
 
 def has_corpus(file: Path) -> bool:

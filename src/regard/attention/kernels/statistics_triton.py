@@ -36,7 +36,7 @@ import triton.language as tl
 
 LENGTHS = [
     "queries", "keys", "bound_n", "range_n", "chosen_n", "blocks", "turns",
-    "map_rows", "map_cols", "key0", "count",
+    "map_rows", "map_cols", "count",
 ]  # fmt: skip
 """Arguments that change with a sequence's length. Triton would compile a kernel anew for 1 and for multiples of 16."""
 ADDRESSES = [
@@ -212,7 +212,7 @@ def join_cells(
 def walk(
     q, k, g, v, q_at, k_at, g_at, v_at, state, place, slopes, start, stop, edges, ranges, row_cells, col_cells,
     chosen, entropy, on, sums, received, received_size, cells, queries, keys, q_row, k_row, g_row, v_row,
-    bound_n, range_n, chosen_n, blocks, turns, map_rows, map_cols, key0, scale, c, cap,
+    bound_n, range_n, chosen_n, blocks, turns, map_rows, map_cols, scale, c, cap,
     CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, DIRECTED: tl.constexpr, FINITE: tl.constexpr,
     ENTROPY: tl.constexpr, ON: tl.constexpr,
     SUMS: tl.constexpr, SIZES: tl.constexpr, RECEIVED: tl.constexpr, RECEIVED_SIZE: tl.constexpr,
@@ -298,7 +298,7 @@ def walk(
                     q_tile = matrix(q, from_q, i, q_row, queries, D, BD, ALIGN)
                     s = tl.dot(q_tile, keys_t, input_precision=PRECISION)
                     where = tl.load(place + i, mask=real, other=0)[:, None] if ALIBI else 0
-                    e = energies(s, where, key0 + j[None, :], scale, cap, slope, CAP, ALIBI)
+                    e = energies(s, where, j[None, :], scale, cap, slope, CAP, ALIBI)
                     existing = e
                     if not whole:
                         exists = (j < last)[None, :]
@@ -374,14 +374,14 @@ def walk(
 
 @triton.jit
 def block_of(
-    q_tile, k, from_k, k_row, keys, i_place, j, low, high, scale, cap, slope, key0,
+    q_tile, k, from_k, k_row, keys, i_place, j, low, high, scale, cap, slope,
     CAP: tl.constexpr, ALIBI: tl.constexpr, PRECISION: tl.constexpr,
     D: tl.constexpr, BD: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
     """Energies of a block of queries and the keys j, −∞ where a query does not see a key: [BM, BN]."""
     k_tile = matrix(k, from_k, j, k_row, keys, D, BD, ALIGN)
     s = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION)
-    e = energies(s, i_place[:, None], key0 + j[None, :], scale, cap, slope, CAP, ALIBI)
+    e = energies(s, i_place[:, None], j[None, :], scale, cap, slope, CAP, ALIBI)
     return tl.where((j[None, :] >= low[:, None]) & (j[None, :] < high[:, None]), e, float("-inf"))
 
 
@@ -430,7 +430,7 @@ def add_to_state(e, most, total, c):
 
 @triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def row_state(
-    q, k, q_at, k_at, place, slopes, start, stop, state, queries, keys, q_row, k_row, bound_n, key0, scale, c, cap,
+    q, k, q_at, k_at, place, slopes, start, stop, state, queries, keys, q_row, k_row, bound_n, scale, c, cap,
     CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, PRECISION: tl.constexpr,
     D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
@@ -444,13 +444,13 @@ def row_state(
     for at in range(begin, end, BN):
         j = at + tl.arange(0, BN)
         s = tl.dot(q_tile, tl.trans(matrix(k, from_k, j, k_row, keys, D, BD, ALIGN)), input_precision=PRECISION)
-        e = energies(s, i_place[:, None], key0 + j[None, :], scale, cap, slope, CAP, ALIBI)
+        e = energies(s, i_place[:, None], j[None, :], scale, cap, slope, CAP, ALIBI)
         most, total = add_to_state(e, most, total, c)
     # Before and after these are blocks of which rows see a part.
     for step in range(0, until - since - (end - begin), BN):
         at = since + step + tl.where(since + step < begin, 0, end - begin)
         e = block_of(
-            q_tile, k, from_k, k_row, keys, i_place, at + tl.arange(0, BN), low, high, scale, cap, slope, key0,
+            q_tile, k, from_k, k_row, keys, i_place, at + tl.arange(0, BN), low, high, scale, cap, slope,
             CAP, ALIBI, PRECISION, D, BD, ALIGN,
         )  # fmt: skip
         most, total = add_to_state(e, most, total, c)
@@ -461,7 +461,7 @@ def row_state(
 @triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def single_weights(
     q, k, q_at, k_at, state, place, slopes, start, stop, shifts, values, queries, keys,
-    q_row, k_row, bound_n, key0, scale, c, cap, count,
+    q_row, k_row, bound_n, scale, c, cap, count,
     CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
     BM: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
@@ -478,19 +478,19 @@ def single_weights(
     high = tl.load(stop + n * bound_n + i, mask=real, other=0) if BOUNDED else low + keys
     row = n * queries + i.to(tl.int64)
     for at in range(count):
-        j = i_place + tl.load(shifts + at) - key0
+        j = i_place + tl.load(shifts + at)
         seen = real & (j >= low) & (j < high) & (j >= 0) & (j < keys)
         s = tl.sum(
             q_tile * matrix(k, from_k, tl.where(seen, j, keys), k_row, keys, D, BD, ALIGN).to(tl.float32), axis=1
         )
-        w = weigh(energies(s, i_place, key0 + j, scale, cap, slope, CAP, ALIBI), own_state, c)
+        w = weigh(energies(s, i_place, j, scale, cap, slope, CAP, ALIBI), own_state, c)
         tl.store(values + row * count + at, tl.where(seen, w, 0.0), mask=real)
 
 
 @triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def fidelity(
     q, k, v, z, q_at, k_at, v_at, z_at, state, place, slopes, start, stop, error, norm, queries, keys, q_row,
-    k_row, v_row, z_row, bound_n, key0, scale, c, cap,
+    k_row, v_row, z_row, bound_n, scale, c, cap,
     CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr,
     BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr, ALIGN: tl.constexpr,
@@ -505,7 +505,7 @@ def fidelity(
     for at in range(since, until, BN):
         j = at + tl.arange(0, BN)
         e = block_of(
-            q_tile, k, from_k, k_row, keys, i_place, j, low, high, scale, cap, slope, key0,
+            q_tile, k, from_k, k_row, keys, i_place, j, low, high, scale, cap, slope,
             CAP, ALIBI, PRECISION, D, BD, ALIGN,
         )  # fmt: skip
         w = weigh(e, own_state[:, None], c)
@@ -529,14 +529,14 @@ def fidelity(
 @triton.jit
 def scores(
     q_tile, g_tile, k, v, from_k, from_v, k_row, v_row, keys, i_place, j, low, high, state, scale, c, cap,
-    slope, key0,
+    slope,
     MASKED: tl.constexpr, DIRECTED: tl.constexpr, FINITE: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
     PRECISION: tl.constexpr, D: tl.constexpr,
     BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, ALIGN: tl.constexpr, PRODUCT_ALIGN: tl.constexpr,
 ):  # fmt: skip
     """What is compared, of a block of queries and the keys j: [BM, BN]. With MASKED the least where a key is hidden."""
     s = tl.dot(q_tile, tl.trans(matrix(k, from_k, j, k_row, keys, D, BD, ALIGN)), input_precision=PRECISION)
-    score = energies(s, i_place[:, None], key0 + j[None, :], scale, cap, slope, CAP, ALIBI)
+    score = energies(s, i_place[:, None], j[None, :], scale, cap, slope, CAP, ALIBI)
     if DIRECTED:
         v_tile = matrix(v, from_v, j, v_row, keys, DV, BDV, PRODUCT_ALIGN)
         product = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION)
@@ -570,7 +570,7 @@ def keep_best(score, at, kept, keys_kept, least, NONE: tl.constexpr, BN: tl.cons
 @triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def top(
     q, k, g, v, q_at, k_at, g_at, v_at, state, place, slopes, start, stop, values, indices, queries,
-    keys, q_row, k_row, g_row, v_row, bound_n, key0, scale, c, cap, count,
+    keys, q_row, k_row, g_row, v_row, bound_n, scale, c, cap, count,
     CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, DIRECTED: tl.constexpr, FINITE: tl.constexpr,
     SLOTS: tl.constexpr,
     PRECISION: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr,
@@ -598,7 +598,7 @@ def top(
     for at in range(begin, end, BN):
         score = scores(
             q_tile, g_tile, k, v, from_k, from_v, k_row, v_row, keys, i_place, at + tl.arange(0, BN), low, high,
-            own_state, scale, c, cap, slope, key0, False, DIRECTED, FINITE, CAP,
+            own_state, scale, c, cap, slope, False, DIRECTED, FINITE, CAP,
             ALIBI, PRECISION, D, BD, DV, BDV, ALIGN, PRODUCT_ALIGN,
         )  # fmt: skip
         kept, keys_kept, reached = keep_best(score, at, kept, keys_kept, reached, none, BN, SLOTS)
@@ -607,7 +607,7 @@ def top(
         at = since + step + tl.where(since + step < begin, 0, end - begin)
         score = scores(
             q_tile, g_tile, k, v, from_k, from_v, k_row, v_row, keys, i_place, at + tl.arange(0, BN), low, high,
-            own_state, scale, c, cap, slope, key0, True, DIRECTED, FINITE, CAP,
+            own_state, scale, c, cap, slope, True, DIRECTED, FINITE, CAP,
             ALIBI, PRECISION, D, BD, DV, BDV, ALIGN, PRODUCT_ALIGN,
         )  # fmt: skip
         kept, keys_kept, reached = keep_best(score, at, kept, keys_kept, reached, none, BN, SLOTS)

@@ -1,5 +1,5 @@
 // An alignment: words of the target down, words of the source across, a weight in every cell.
-import { context2d, inks, makeBoard, place, rotatedText, shortened } from "./canvas.js";
+import { inks, makeBoard, place, rotatedText, sheet, shortened } from "./canvas.js";
 import { exact } from "./elements.js";
 
 const [SMALL, LARGE] = [12, 36]; // pixels of a cell
@@ -179,9 +179,7 @@ export function within(width, height, ratio) {
 /** Draw into `box` of `pen`. `weights` are h·w numbers, rows first; `image` may be null; `smooth` blends the cells. */
 export function drawOver(pen, box, { image, weights, grid: [rows, columns], smooth, palette }) {
   const most = Math.max(...weights) || 1;
-  const cells = document.createElement("canvas");
-  [cells.width, cells.height] = [columns, rows];
-  const small = context2d(cells);
+  const small = sheet(columns, rows);
   const bytes = small.createImageData(columns, rows);
   weights.forEach((weight, i) => {
     const share = weight / most;
@@ -193,12 +191,11 @@ export function drawOver(pen, box, { image, weights, grid: [rows, columns], smoo
   });
   small.putImageData(bytes, 0, 0);
   const scale = 2;
-  const whole = document.createElement("canvas");
-  [whole.width, whole.height] = [Math.round(box.width * scale), Math.round(box.height * scale)];
-  const brush = context2d(whole);
+  const brush = sheet(Math.round(box.width * scale), Math.round(box.height * scale));
+  const whole = brush.canvas;
   if (image) brush.drawImage(image, 0, 0, whole.width, whole.height);
   brush.imageSmoothingEnabled = Boolean(smooth);
   brush.imageSmoothingQuality = "high";
-  brush.drawImage(cells, 0, 0, whole.width, whole.height);
+  brush.drawImage(small.canvas, 0, 0, whole.width, whole.height);
   pen.drawImage(whole, box.x, box.y, box.width, box.height);
 }

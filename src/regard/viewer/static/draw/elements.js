@@ -80,6 +80,16 @@ export function slider(label, range, value, words, changed, title = "") {
   return Object.assign(field, { show });
 }
 
+/** Fill a box with what `make()` gives, anew only where `stamp` is another: one of its fields may be in use, and keeps the focus. */
+export function refill(box, stamp, make) {
+  if (box.stamp === stamp) return;
+  box.stamp = stamp;
+  const all = () => /** @type {HTMLElement[]} */ ([...box.querySelectorAll("select, button, input")]);
+  const held = all().indexOf(/** @type {HTMLElement} */ (document.activeElement));
+  box.replaceChildren(...make());
+  all()[held]?.focus();
+}
+
 /** A list of `calls`, `changed(id)` when another is chosen. @param {Trace} trace @param {Call} call */
 export function callChoice(trace, call, changed, { calls = trace.calls, label = "Layer" } = {}) {
   const several = new Set(trace.calls.map((one) => one.kind)).size > 1;
@@ -132,23 +142,29 @@ export function headButtons(changed) {
   return Object.assign(group, { show, every });
 }
 
-/** `forward()` goes on by one step and returns whether there was one; `pace` is milliseconds a step. */
+/** A button that plays steps: `place()` is [the step, how many there are], `go(step)` shows one; `pace` is milliseconds a step. */
 export class Player {
-  constructor(button, pace, forward) {
-    this.button = button;
+  constructor(pace, place, go) {
+    this.button = el("button", { onclick: () => this.toggle() }, "Play");
     this.pace = pace;
-    this.forward = forward;
+    this.place = place;
+    this.go = go;
     this.timer = 0;
   }
 
-  get playing() {
-    return this.timer !== 0;
+  /** Play on, at the end from the beginning; or pause. */
+  toggle() {
+    if (this.timer) return this.pause();
+    const [step, count] = this.place();
+    if (count && step === count - 1) this.go(0);
+    this.button.textContent = "Pause";
+    this.timer = setInterval(() => this.forward(), this.pace);
   }
 
-  toggle() {
-    if (this.playing) return this.pause();
-    this.button.textContent = "Pause";
-    this.timer = setInterval(() => this.forward() || this.pause(), this.pace);
+  forward() {
+    const [step, count] = this.place();
+    if (step + 1 < count) this.go(step + 1);
+    else this.pause();
   }
 
   pause() {

@@ -1,5 +1,5 @@
 // Saving what is shown as a file, and copying a link to it.
-import { context2d, inks, onPaper, polyline, shortened, textLines } from "../draw/canvas.js";
+import { inks, onPaper, polyline, sheet, shortened, textLines, write } from "../draw/canvas.js";
 import { el } from "../draw/elements.js";
 
 const LONGEST = 1500; // letters of a text that a link may carry
@@ -126,8 +126,8 @@ function framed(picture, { title, text, legend, root, palette }) {
     picture.draw(pen);
     pen.restore();
     if (legend) drawLegend(pen, legend, top + picture.height + 14, width, colors, palette);
-    Object.assign(pen, { textAlign: "right", fillStyle: colors.soft, font: `11px ${colors.font}` });
-    pen.fillText("regard", width - EDGE, height - 8);
+    const small = { textAlign: "right", fillStyle: colors.soft, font: `11px ${colors.font}` };
+    write(pen, "regard", width - EDGE, height - 8, small);
   });
 }
 
@@ -154,8 +154,7 @@ function drawLegend(pen, legend, y, width, colors, palette) {
       const [x, row] = [EDGE + (at % perLine(width)) * ENTRY, y + LINE * Math.floor(at / perLine(width))];
       pen.fillStyle = color;
       pen.fillRect(x, row - 6, 12, 12);
-      pen.fillStyle = colors.ink;
-      pen.fillText(label, x + 18, row);
+      write(pen, label, x + 18, row, { fillStyle: colors.ink });
     });
     y += LINE * Math.ceil(legend.entries.length / perLine(width));
   }
@@ -168,14 +167,12 @@ function drawLegend(pen, legend, y, width, colors, palette) {
 
 /** Lines as strong as some weights. */
 function drawStrokes(pen, strokes, y, colors) {
-  pen.fillStyle = colors.soft;
-  pen.fillText("a line of weight", EDGE, y);
+  write(pen, "a line of weight", EDGE, y, { fillStyle: colors.soft });
   strokes.forEach(({ label, width, opacity }, at) => {
     const x = EDGE + 100 + 78 * at;
     Object.assign(pen, { strokeStyle: colors.ink, lineWidth: width, globalAlpha: opacity });
     polyline(pen, [x, y, x + 34, y]);
-    Object.assign(pen, { globalAlpha: 1, fillStyle: colors.ink });
-    pen.fillText(label, x + 40, y);
+    write(pen, label, x + 40, y, { globalAlpha: 1, fillStyle: colors.ink });
   });
   return y + LINE;
 }
@@ -187,13 +184,9 @@ function drawRamp(pen, legend, y, colors, palette) {
   }
   Object.assign(pen, { strokeStyle: colors.line, lineWidth: 1 });
   pen.strokeRect(EDGE, y - BAR.height / 2, BAR.width, BAR.height);
-  pen.fillStyle = colors.ink;
-  pen.fillText(legend.from ?? "0", EDGE, y + 16);
-  pen.textAlign = "right";
-  pen.fillText(legend.to ?? "1", EDGE + BAR.width, y + 16);
-  pen.textAlign = "left";
-  pen.fillStyle = colors.soft;
-  pen.fillText(legend.words ?? "", EDGE + BAR.width + 12, y);
+  write(pen, legend.from ?? "0", EDGE, y + 16, { fillStyle: colors.ink });
+  write(pen, legend.to ?? "1", EDGE + BAR.width, y + 16, { textAlign: "right" });
+  write(pen, legend.words ?? "", EDGE + BAR.width + 12, y, { textAlign: "left", fillStyle: colors.soft });
   return y + 2 * LINE;
 }
 
@@ -242,11 +235,10 @@ export function save(name, blob) {
 }
 
 function drawn({ width, height, draw }) {
-  const canvas = el("canvas", { width: Math.ceil(width * SHARP), height: Math.ceil(height * SHARP) });
-  const ctx = context2d(canvas);
-  ctx.scale(SHARP, SHARP);
-  draw(ctx);
-  return canvas;
+  const pen = sheet(Math.ceil(width * SHARP), Math.ceil(height * SHARP));
+  pen.scale(SHARP, SHARP);
+  draw(pen);
+  return pen.canvas;
 }
 
 function boxed(canvas) {
@@ -404,7 +396,7 @@ export class SvgContext {
   }
 
   measureText(text) {
-    ruler ??= context2d(document.createElement("canvas"));
+    ruler ??= sheet(1, 1);
     ruler.font = this.font;
     return ruler.measureText(text);
   }

@@ -1,7 +1,8 @@
 // The switch between "looks at" and "contributes to …", with the answer that is explained: shared by several views.
+import { latest } from "../data/sources.js";
 import { answerName, fetchAnswers, plain, positionLabels, targetOf, whyNot } from "../data/tokens.js";
 import { shadeSigned } from "../draw/alignments.js";
-import { callTable, choice, el, number, proofBadge, segments } from "../draw/elements.js";
+import { callTable, choice, el, number, proofBadge, refill, segments } from "../draw/elements.js";
 
 const OTHER = "?"; // the option for a word that is not listed
 /** The words between the fields. A model without an output layer has no answer: the similarity of two vectors is explained. */
@@ -29,7 +30,7 @@ export class AnswerChoice {
     this.always = always;
     this.why = whyNot(context);
     this.asked = "";
-    this.ending = new AbortController();
+    this.request = latest();
     const kinds = [
       ["looks", "Looks at", "Colours are weights: where each head looks"],
       [
@@ -88,7 +89,7 @@ export class AnswerChoice {
   }
 
   forget() {
-    this.ending.abort();
+    this.request.end();
     this.asked = "";
     this.answers = null;
   }
@@ -96,16 +97,13 @@ export class AnswerChoice {
   async fetch(asked) {
     this.forget();
     this.asked = JSON.stringify(asked);
-    this.ending = new AbortController();
-    const { signal } = this.ending;
     this.error = "";
     this.show();
     try {
-      const answers = await fetchAnswers(this.context, asked, signal);
-      if (signal.aborted) return;
+      const answers = await this.request((signal) => fetchAnswers(this.context, asked, signal));
+      if (!answers) return;
       this.answers = answers;
     } catch (error) {
-      if (signal.aborted || error.name === "AbortError") return;
       this.error = error.message;
     }
     this.show();
@@ -129,17 +127,13 @@ export class AnswerChoice {
       ...(waits ? [el("progress", { "aria-label": "Computing" }), " The model runs forward and backward …"] : []),
       on ? why || this.error || missing : "",
     );
+    if (on && !why && !answers) return; // while it computes, and where it failed, the fields stay
     const stamp = on && answers ? JSON.stringify([answers, this.fixed]) : "";
-    if (stamp === this.stamp) return;
-    if (stamp || !waits) this.stamp = stamp; // while it computes, the fields stay: one of them may be in use
-    if (!on || why) this.fields.replaceChildren();
-    else if (answers) this.showFields(answers);
+    refill(this.fields, stamp, () => (answers && on && !why ? this.fieldsOf(answers) : []));
   }
 
   /** @param {Answers} answers */
-  showFields(answers) {
-    const all = () => /** @type {any[]} */ ([...this.fields.querySelectorAll("select, input")]);
-    const held = all().indexOf(document.activeElement);
+  fieldsOf(answers) {
     const now = targetOf(answers);
     const listed = answers.answers.map(({ id, piece, share, score }) => [
       String(id),
@@ -157,8 +151,7 @@ export class AnswerChoice {
       id === OTHER ? this.askWord("minus_word") : this.set({ ...now, minus: id === "" ? null : Number(id) }),
     );
     answer.lastElementChild?.setAttribute("aria-label", "Answer");
-    this.fields.replaceChildren(...(similar ? [...place, answer, less] : [answer, less, ...place]));
-    all()[held]?.focus();
+    return similar ? [...place, answer, less] : [answer, less, ...place];
   }
 
   /** Where the answer stands, unless the view says it or there is only one place. */
@@ -192,16 +185,16 @@ export class AnswerChoice {
     const asked =
       name === "word" ? { position: now.position, word } : { position: now.position, answer: now.answer, [name]: word };
     try {
-      this.set(targetOf(await fetchAnswers(this.context, asked, this.ending.signal)));
+      const answers = await this.request((signal) => fetchAnswers(this.context, asked, signal));
+      if (answers) this.set(targetOf(answers));
     } catch (error) {
-      if (error.name === "AbortError") return;
       this.error = error.message;
       this.status.replaceChildren(this.error);
     }
   }
 
   close() {
-    this.ending.abort();
+    this.request.end();
   }
 }
 

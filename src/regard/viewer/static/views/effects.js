@@ -1,10 +1,9 @@
 // Effects: every head of every layer with what it contributes to an answer, and how the answer changes without it.
-import { answerSentence, callOf, isNumbered, ownName } from "../data/tokens.js";
+import { answerSentence, callOf, ownName } from "../data/tokens.js";
 import { el, number, table } from "../draw/elements.js";
 import { AnswerChoice } from "./contributions.js";
 
 const FIRST = 12; // heads that are silenced without being asked: those of the largest estimates
-const SHOWN = 60; // rows of the table before "show all"
 
 /** @type {View} */
 export const effects = {
@@ -37,7 +36,6 @@ class EffectsView {
   constructor(root, context) {
     this.context = context;
     this.trace = context.trace;
-    this.all = false;
     this.answerChoice = new AnswerChoice(context, () => this.update(), { always: true });
     this.status = el("p.effects-status", { role: "status" });
     this.bar = el("progress", { max: 1, value: 0, hidden: true, "aria-label": "Heads that were silenced" });
@@ -89,7 +87,7 @@ class EffectsView {
 
   name({ call, head }) {
     const found = this.trace.calls.find((one) => one.id === call) ?? this.trace.calls[0];
-    return `${isNumbered(this.trace) ? found.layer : ownName(this.trace, found)}.${head}`;
+    return `${ownName(this.trace, found)}.${head}`;
   }
 
   /** Rows by the size of what was measured, those that were only estimated after them. */
@@ -116,40 +114,19 @@ class EffectsView {
       ? `${answerSentence(answers, this.trace, number(answers.value))} ${why || (running ? `Silencing ${count} heads …` : ended)}`
       : "";
     this.about.hidden = !heads.length;
-    const shown = this.all ? heads : heads.slice(0, SHOWN);
     const held = /** @type {HTMLElement | null} */ (document.activeElement)?.dataset?.head;
-    this.box.replaceChildren(...(heads.length ? [this.tableOf(shown)] : []));
-    if (heads.length > shown.length)
-      this.box.append(el("button", { onclick: () => this.showAll() }, `Show all ${heads.length} heads`));
+    this.box.replaceChildren(...(heads.length ? [this.tableOf(heads)] : []));
     if (held) /** @type {HTMLElement | null} */ (this.box.querySelector(`[data-head="${held}"]`))?.focus();
   }
 
-  showAll() {
-    this.all = true;
-    this.show();
-  }
-
   tableOf(heads) {
-    const most = heads.reduce(
-      (large, one) => Math.max(large, Math.abs(one.estimate), Math.abs(one.change ?? 0)),
-      1e-30,
-    );
-    const rows = heads.map((one) =>
-      el(
-        "tr",
-        el(
-          "th",
-          { scope: "row" },
-          el(
-            "button.quiet",
-            { "data-head": this.name(one), title: "Open in Heads", onclick: () => this.open(one) },
-            this.name(one),
-          ),
-        ),
-        this.cell(one.change, most),
-        this.cell(one.estimate, most),
-      ),
-    );
+    const sizes = heads.flatMap((one) => [Math.abs(one.estimate), Math.abs(one.change ?? 0)]);
+    const most = Math.max(1e-30, ...sizes);
+    const rows = heads.map((one) => {
+      const attributes = { "data-head": this.name(one), title: "Open in Heads", onclick: () => this.open(one) };
+      const name = el("th", { scope: "row" }, el("button.quiet", attributes, this.name(one)));
+      return el("tr", name, this.cell(one.change, most), this.cell(one.estimate, most));
+    });
     const titles = [
       ["head", "Layer and head; opens it in Heads"],
       ["without it", "The score of the answer with this head set to zero, less the score with it: measured"],

@@ -1,7 +1,7 @@
 // Translate: type a sentence, see it in the other language by several models, and where each looked for every word.
 import { plain, unknownNote } from "../data/tokens.js";
 import { Alignment } from "../draw/alignments.js";
-import { inks, makeAxes, makeBoard, onPaper, polyline, shortened } from "../draw/canvas.js";
+import { inks, makeAxes, makeBoard, onPaper, polyline, shortened, write } from "../draw/canvas.js";
 import { bounded, el, number, segments, shareCells, slider, tick } from "../draw/elements.js";
 
 /** @type {View} */
@@ -272,27 +272,20 @@ class TranslateView {
     if (!cards.length) return null;
     const { paper, ink, font } = inks(this.columns);
     const sizes = cards.map((card) => card.alignment.board.size);
-    const width = Math.max(
-      320,
-      sizes.reduce((sum, size) => sum + size.width, 0),
-    );
+    const all = sizes.reduce((sum, size) => sum + size.width, 0);
+    const width = Math.max(320, all);
     const height = Math.max(40, ...sizes.map((size) => size.height)) + 56;
-    const draw = (pen) => {
-      let x = 0;
-      cards.forEach((card, at) => {
-        pen.save();
-        pen.translate(x, 0);
-        Object.assign(pen, { fillStyle: ink, textAlign: "left", font: `600 14px ${font}` });
-        pen.fillText(card.answer.title, 16, 22);
-        pen.font = `14px ${font}`;
-        pen.fillText(card.answer.translation, 16, 42);
+    return onPaper(width, height, paper, (pen) => {
+      pen.save();
+      cards.forEach(({ answer, alignment }, at) => {
+        write(pen, answer.title, 16, 22, { fillStyle: ink, textAlign: "left", font: `600 14px ${font}` });
+        write(pen, answer.translation, 16, 42, { font: `14px ${font}` });
         pen.translate(0, 52);
-        card.alignment.draw(pen);
-        pen.restore();
-        x += sizes[at].width;
+        alignment.draw(pen);
+        pen.translate(sizes[at].width, -52);
       });
-    };
-    return onPaper(width, height, paper, draw);
+      pen.restore();
+    });
   }
 
   table() {
@@ -626,8 +619,7 @@ function makeCurves(host, context, curves) {
     pen.fillText(shortened(pen, title, width - EDGE.left), EDGE.left, 16);
     pen.font = `12px ${font}`;
     axes.grid(pen, { line, soft }, { across: false });
-    pen.textAlign = "center";
-    pen.fillText("words in the source", (X(x[0]) + X(x[1])) / 2, height - 6);
+    write(pen, "words in the source", (X(x[0]) + X(x[1])) / 2, height - 6, { textAlign: "center" });
     const labels = spread(
       mine.map(({ translator, points }) => ({ translator, y: Y(points.at(-1)[1]), x: X(points.at(-1)[0]) })),
     );
