@@ -191,7 +191,7 @@ def with_longest(values: dict[str, Any]) -> dict[str, Any]:
     """A recipe's values with the default of data.longest, which is that of the source."""
     data, source = values.get("data"), values.get("source")
     kind = source.get("kind") if isinstance(source, dict) else None
-    if kind not in LONGEST or not isinstance(data, dict):
+    if not isinstance(kind, str) or kind not in LONGEST or not isinstance(data, dict):
         return values
     return {**values, "data": {"longest": LONGEST[kind], **data}}
 
