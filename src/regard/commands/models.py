@@ -189,7 +189,7 @@ def _classified(
 
 
 def _knows_no_word(loaded: Pretrained, result: Classification) -> bool:
-    from ..decoding.translation import TextWords
+    from ..decoding.classification import TextWords
     from ..special_tokens import UNKNOWN
 
     if loaded.tokenizers.source.kind != "text" or UNKNOWN not in result.numbers:
@@ -224,7 +224,7 @@ def remark_written(file: Path, more: str = "") -> None:
 def _print_words(loaded: Pretrained, result: Classification, compare: bool, save_plot: Path | None) -> None:
     import torch
 
-    from ..decoding.translation import TextWords
+    from ..decoding.classification import TextWords
     from ..seeing.align import sum_by_word
     from ..seeing.figures import save_heatmap
     from ..seeing.terminal import ShadedText, heatmap
