@@ -259,12 +259,12 @@ def test_a_logger_gets_the_recipe_and_the_metrics(tmp_path: Path, monkeypatch: p
     assert [line["hp_metric"] for line in recorder.lines if "hp_metric" in line] == [float(measured(run.folder)[-1][6])]
 
 
-def test_tensorboard_shows_the_recipe(tmp_path: Path) -> None:
+def test_tensorboard_shows_the_recipe_and_the_metrics(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams import plugin_data_pb2
 
-    settings = ["training.updates=1", "training.tensorboard=true"]
+    settings = ["training.updates=4", "training.tensorboard=true"]
     run = fit(recipe_files.load_recipe(recipe_file(tmp_path, rows=60), settings), tmp_path / "run")
     events = EventAccumulator(str(run.folder / "tensorboard"))
     events.Reload()
@@ -272,6 +272,8 @@ def test_tensorboard_shows_the_recipe(tmp_path: Path) -> None:
     values = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
     assert values["training.rate"].number_value == 0.01
     assert values["decoder.attention"].string_value == "bahdanau"
+    losses = [float(row[2]) for row in measured(run.folder) if row[2]]
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx(losses)
 
 
 def test_a_missing_package_is_named_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

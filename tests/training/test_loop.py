@@ -188,16 +188,6 @@ class TestFit:
             fit(recipe_files.load_recipe(file, settings), tmp_path / str(workers))
         assert measured(tmp_path / "0") == measured(tmp_path / "2")
 
-    def test_tensorboard_gets_the_same_figures(self, file: Path, tmp_path: Path) -> None:
-        pytest.importorskip("tensorboard")
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-        run = fit(recipe_files.load_recipe(file, ["training.updates=4", "training.tensorboard=true"]), tmp_path / "run")
-        events = EventAccumulator(str(run.folder / "tensorboard"))
-        events.Reload()
-        losses = [float(row[2]) for row in measured(run.folder) if row[2]]
-        assert [event.value for event in events.Scalars("loss")] == pytest.approx(losses)
-
     @pytest.mark.parametrize("base", ["bahdanau-phrasebook", "transformer-phrasebook"])
     def test_bfloat16_learns_what_float32_learns(self, file: Path, tmp_path: Path, base: str) -> None:
         text = file.read_text(encoding="utf-8").replace("bahdanau-phrasebook", base)

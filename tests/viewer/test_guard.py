@@ -16,7 +16,7 @@ import pytest
 
 from regard.viewer import guard
 from regard.viewer.library import SAMPLES, Library, installed_models
-from regard.viewer.server import Server, serving
+from regard.viewer.server import Server, loopback, serving
 from regard.viewer.traces import TraceView
 from tests.support.viewer_client import answered, client_of, seen_of
 
@@ -161,12 +161,6 @@ def test_other_sites_cannot_start_work(client: httpx.Client, headers: dict[str, 
         assert not any(name.startswith("access-control") for name in answer.headers)
 
 
-def test_a_link_from_elsewhere_opens_the_page(client: httpx.Client) -> None:
-    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
-    assert client.get("/", headers=headers).status_code == 200
-    assert client.get("/", headers=headers | {"Sec-Fetch-Dest": "iframe"}).status_code == 403
-
-
 def test_large_bodies_are_refused(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = client.post("/api/traces", content=b"x" * (guard.BODY + 1))
     assert answer.status_code == 413
@@ -292,13 +286,19 @@ def test_a_malformed_cookie_of_another_port_changes_nothing(foreign: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"), [("GET", "/", 200), ("GET", "/api/about", 403), ("POST", "/", 403)]
+    ("method", "path", "into", "status"),
+    [
+        ("GET", "/", "document", 200),
+        ("GET", "/", "iframe", 403),
+        ("GET", "/api/about", "document", 403),
+        ("POST", "/", "document", 403),
+    ],
 )
-def test_another_site_may_link_to_the_page_alone(method: str, path: str, status: int) -> None:
-    navigation = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
-    with serving(Library([TraceView.of(seen_of())])) as server:
-        response = httpx.request(method, server.address + path, headers={**server.headers, **navigation})
-        assert response.status_code == status
+def test_another_site_may_link_to_the_page_alone(
+    client: httpx.Client, method: str, path: str, into: str, status: int
+) -> None:
+    navigation = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": into}
+    assert client.request(method, path, headers=navigation).status_code == status
 
 
 def test_without_a_token_only_on_this_machine() -> None:
@@ -369,3 +369,31 @@ def test_what_one_browser_posts_is_not_listed_in_another(tmp_path: Path, monkeyp
                     assert len(listing) == 1, f"{path} of one browser is listed in another: {listing}"
         assert len(mine.get("/api/traces").json()) == 3, "its own, by /api/traces and /api/what-if"
     assert not list(tmp_path.glob("regard-*")), "an upload is left"
+
+
+def test_what_is_loopback() -> None:
+    """Only there `--no-token` is possible."""
+    assert all(map(loopback, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
+    assert not any(map(loopback, ("0.0.0.0", "192.168.1.5", "::", "example.org")))
+
+
+def test_any_address_of_this_machine_is_answered_by_its_name() -> None:
+    try:
+        server = Server(Library(), host="127.0.0.2")
+    except ValueError:
+        pytest.skip("this system has one loopback address")
+
+    async def tried() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url=server.address) as client:
+            client.headers.update(server.headers)
+            assert (await client.get("/api/about")).status_code == 200
+            assert (await client.get("/api/about", headers={"Host": "127.0.0.3"})).status_code == 421
+
+    answered(tried())
+
+
+def test_a_port_that_is_taken_is_one_clear_line() -> None:
+    first = Server(Library())
+    port = int(first.address.rsplit(":", 1)[1])
+    with pytest.raises(ValueError, match=f"port {port}.*choose another --port"):
+        Server(Library(), port=port)

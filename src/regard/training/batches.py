@@ -172,7 +172,7 @@ class StreamUpdates(Dataset[list[Batch]]):
         self._stream, self._tokenizers, self._positions = stream, tokenizers, positions
         self._batches = partial(task.batches, seed=recipe.seed, world=count, fixed_shapes=shapes)
         self._ranks = range(rank, count, world)
-        decisive = {"tokens": recipe.training.tokens, "batches": count, "fixed": fixed_shapes}
+        decisive: dict[str, object] = {"tokens": recipe.training.tokens, "batches": count, "fixed": fixed_shapes}
         decisive["dropout"] = recipe.tokenizer.dropout
         self._settings = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
         self._position: StreamPosition | None = None
