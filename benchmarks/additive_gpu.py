@@ -24,7 +24,7 @@ from torch import Tensor
 
 import regard
 from benchmarks.timing import RESULTS, Row, gpu_row, write
-from regard.attention.kernels.additive import additive as attention
+from regard.attention.kernels.additive_triton import additive as attention
 
 if TYPE_CHECKING:
     from collections.abc import Callable

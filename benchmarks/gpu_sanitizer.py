@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 import regard
-from regard.attention.kernels.additive import additive as attention
+from regard.attention.kernels.additive_triton import additive as attention
 
 
 def additive() -> None:

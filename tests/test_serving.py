@@ -311,12 +311,12 @@ def test_models_that_read_no_text_or_write_freely_are_refused(name: str) -> None
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ({"texts": []}, "texts: has 0 entries; it should have at least 1"),
+        ({"texts": []}, "texts: is []: List should have at least 1 item"),
         ({"texts": [" "]}, "texts.0: is ' '; it should have a character that is not a space"),
-        ({"texts": ["a"] * (serving.TEXTS + 1)}, "texts: has 257 entries; it should have at most 256"),
-        ({"texts": ["a" * 5_001]}, "texts.0: has 5,001 characters; it should have at most 5,000"),
+        ({"texts": ["a"] * (serving.TEXTS + 1)}, "List should have at most 256 items after validation, not 257"),
+        ({"texts": ["a" * 5_001]}, "String should have at most 5000 characters"),
         ({"texts": ["a", "a " * 2_400]}, "texts.1: the text has 2,401 tokens; at most 2,048 fit: split it"),
-        ({"texts": ["a"], "beams": 1000}, "beams: is 1000; it should be at most 16"),
+        ({"texts": ["a"], "beams": 1000}, "beams: is 1000; it should be less than or equal to 16"),
         ({"texts": ["a"], "beam": 1}, "beam: unknown key; did you mean beams?"),
         ({"text": "a"}, "texts: is missing; text: unknown key; did you mean texts?"),
         ({"texts": ["a"], "beams": 2, "best": 5}, "best: 5 is more than beams, which is 2"),

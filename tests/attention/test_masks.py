@@ -9,7 +9,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard as r
-from regard.attention import masks as module
 from regard.attention.blocks import unravel
 from tests.support.attention_cases import masks
 
@@ -40,16 +39,6 @@ def test_no_temporary_is_larger_than_the_dense_mask(mask: r.Mask) -> None:
     with Allocations() as allocations:
         seen = mask.dense((2,), 2500, 2500, torch.device("cpu"))
     assert allocations.largest == math.prod(seen.shape)
-
-
-@pytest.mark.parametrize(
-    "mask", [*COMPOSED, r.padding([2500, 7]), r.window(3, center=torch.rand(2, 2500) * 2500)], ids=repr
-)
-def test_blocks_of_rows_make_the_whole(mask: r.Mask, monkeypatch: pytest.MonkeyPatch) -> None:
-    shape = (2,), 2500, 2500, torch.device("cpu")
-    blocks = mask.dense(*shape)
-    monkeypatch.setattr(module, "BLOCK", 1 << 40)
-    assert torch.equal(blocks, mask.dense(*shape))
 
 
 def test_reprs_name_the_offset() -> None:

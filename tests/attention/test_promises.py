@@ -122,6 +122,14 @@ def test_randomness_inside_an_energy_is_the_same_in_the_backward(closes_over: bo
 
 
 @pytest.mark.usefixtures("small_blocks")
+def test_sampled_keys_are_the_same_in_the_backward() -> None:
+    q, k, v = inputs((2,), grad=True)
+    z, w = attend(q, k, v, energy=r.Gaussian(), normalize=r.Hard("straight-through"), weights=True, backend="fused")
+    (gradient,) = torch.autograd.grad(z.sum(), v)
+    torch.testing.assert_close(gradient, w.received()[..., None].expand_as(v))
+
+
+@pytest.mark.usefixtures("small_blocks")
 def test_a_changed_parameter_is_noticed_before_the_backward() -> None:
     q, k, v = inputs((2,), grad=True)
     energy = r.Additive(4, 4, 6).double()

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from .blocks import ChangedInPlaceError, TensorVersions, as_range, select, span
-from .statistics import OF_CONTRIBUTIONS, Block, Shape, SignedMap, Top, blocks, flat_outputs
+from .statistics import OF_CONTRIBUTIONS, Block, Top, flat_outputs
 from .weights import answers, contributed
 
 if TYPE_CHECKING:
@@ -122,23 +122,15 @@ class Contributions:
         self,
         rows: int | slice | Sequence[int],
         cols: int | slice | Sequence[int],
-        size: tuple[int, int] | None = None,
-        pool: Literal["max", "mean"] = "max",
     ) -> Float[Tensor, "*batch rows cols"]:
-        """Any rectangle of it; single indices keep their dimension. With a `size` it is pooled as by `map`."""
+        """Any rectangle of it; single indices keep their dimension."""
         part, w = self.rows(rows), self.weights.rows(rows)
         keys = select(cols, range(w.keys), "key")
-        j, lead = span(keys, self._v.device), w.leading_shape
-        shape = Shape(len(w.entries), len(w.queries), len(keys), self.precision, w.device)
+        j, shape = span(keys, self._v.device), (len(w.entries), len(w.queries), len(keys))
         self._check_unchanged()
-        if size is None:
-            whole = slice(0, shape.matrices), slice(0, shape.queries)
-            block = Block(w.tile(slice(None), cols).reshape(shape[:3]), None, *whole, torch.empty(0))
-            return contributed(block, self._v[:, j], part._g, self._finite).reshape((*lead, *shape[1:3]))
-        pooled = SignedMap(shape, (*w.size_of_map(size, pool, len(keys)), pool))
-        for block in blocks(w, whole=True):
-            pooled.add(block._replace(w=contributed(block, self._v, part._g, self._finite)[..., j]))
-        return pooled.result.reshape(*lead, *pooled.result.shape[1:])
+        every = slice(0, shape[0]), slice(0, shape[1])
+        block = Block(w.tile(slice(None), cols).reshape(shape), None, *every, torch.empty(0))
+        return contributed(block, self._v[:, j], part._g, self._finite).reshape(*w.leading_shape, *shape[1:])
 
     # Statistics
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from .blocks import forward_mode, readable, transformed
 from .kernels import TRITON, additive
-from .part import Part, positive
+from .part import Part, depends_on_place, positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +51,7 @@ class EnergyForm(Part):
         return False
 
     def kernel_energies(self, a: Float[Tensor, "n q d"], b: Float[Tensor, "n k d"]) -> Float[Tensor, "n q k"]:
-        """The energies without a graph, and without the [n, q, k, d] tensor of the formula or faster than by it."""
+        """The energies without the [n, q, k, d] tensor of the formula, differentiated at most once."""
         raise NotImplementedError
 
     def write(self, a: Float[Tensor, "n q d"], b: Float[Tensor, "n k d"], buffer: Tensor) -> Tensor | None:
@@ -104,11 +104,12 @@ class TanhForm(EnergyForm):
         return TanhForm(function(self.weight))  # torch.compile cannot trace a copy
 
     def has_kernel(self, device: str, precision: torch.dtype) -> bool:
-        return device == "cpu" or (device == "cuda" and TRITON and precision == torch.float32)
+        kernel_on_gpu = device == "cuda" and TRITON and precision == torch.float32 and not torch.is_grad_enabled()
+        return device == "cpu" or kernel_on_gpu
 
     def kernel_energies(self, a: Tensor, b: Tensor) -> Tensor:
         if a.device.type == "cpu":
-            return additive.energies(a, b, self.weight.to(a.dtype))
+            return additive.TanhEnergies.apply(a, b, self.weight.to(a.dtype))  # type: ignore[no-any-return]
         from .kernels.additive_triton import pairwise
 
         return pairwise(a, b, self.weight)
@@ -299,23 +300,11 @@ def check_pairwise(form: EnergyForm, a: Float[Tensor, "n q d"], b: Float[Tensor,
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         second = form(a, b)[..., 1, :]
         alone, again = (form(a[:, 1:], b)[..., 0, :] for _ in range(2))
-    if not torch.isclose(alone, again, equal_nan=True).all():
-        return  # it draws random numbers, so a few energies prove nothing
-    # Rounding moves energies by far less than a thousandth of the largest; a position moves them by more.
-    rounding = 1e-3 * float(second.nan_to_num(0, 0, 0).abs().amax())
-    if not torch.isclose(second, alone, rtol=0, atol=rounding, equal_nan=True).all():
+    if depends_on_place(second, alone, again):
         raise ValueError(
             "this energy gives one query and key different energies in different blocks; it must depend on q_i and k_j "
             "alone. For positions use Rotary(energy), Modified(energy, Bias(tensor)) or Modified(energy, Alibi(heads))"
         )
-
-
-class FloatLinear(nn.Linear):
-    """`nn.Linear` that keeps its matrix in floating point.
-
-    PyTorch's dynamic quantization replaces layers whose type is exactly `nn.Linear`; `weight` of what it puts there is
-    a method. Layers whose matrix is split, or joined to others for one product, are of this type, and stay as they are.
-    """
 
 
 class LearnedEnergy(nn.Module):
@@ -325,11 +314,6 @@ class LearnedEnergy(nn.Module):
     dim_k: int
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:
-        raise NotImplementedError
-
-    @property
-    def query_matrix(self) -> Float[Tensor, "d dim_q"]:
-        """The matrix that projects queries, for a loop that multiplies with several matrices at once."""
         raise NotImplementedError
 
     def check(self, width_q: int, width_k: int) -> None:
@@ -363,10 +347,6 @@ class General(LearnedEnergy):
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:
         return q @ self.weight.to(q.dtype), k, DotForm()
 
-    @property
-    def query_matrix(self) -> Float[Tensor, "d dim_q"]:
-        return self.weight.mT
-
     def extra_repr(self) -> str:
         return f"{self.dim_q}, {self.dim_k}"
 
@@ -380,8 +360,8 @@ class Additive(LearnedEnergy):
     def __init__(self, dim_q: int, dim_k: int, hidden: int, *, bias: bool = False) -> None:
         super().__init__()
         self.dim_q, self.dim_k, self.hidden = dim_q, dim_k, hidden
-        self.query = FloatLinear(dim_q, hidden, bias=bias)
-        self.key = FloatLinear(dim_k, hidden, bias=False)
+        self.query = nn.Linear(dim_q, hidden, bias=bias)
+        self.key = nn.Linear(dim_k, hidden, bias=False)
         self.weight = _uniform(hidden, fan_in=hidden)
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:
@@ -389,10 +369,6 @@ class Additive(LearnedEnergy):
         a = nn.functional.linear(q, self.query.weight.to(q.dtype), bias)
         b = nn.functional.linear(k, self.key.weight.to(k.dtype))
         return a, b, TanhForm(self.weight)
-
-    @property
-    def query_matrix(self) -> Float[Tensor, "d dim_q"]:
-        return self.query.weight
 
     def extra_repr(self) -> str:
         return f"{self.dim_q}, {self.dim_k}, hidden={self.hidden}"
@@ -407,7 +383,7 @@ class Concat(LearnedEnergy):
     def __init__(self, dim_q: int, dim_k: int, hidden: int) -> None:
         super().__init__()
         self.dim_q, self.dim_k, self.hidden = dim_q, dim_k, hidden
-        self.joint = FloatLinear(dim_q + dim_k, hidden, bias=False)
+        self.joint = nn.Linear(dim_q + dim_k, hidden, bias=False)
         self.weight = _uniform(hidden, fan_in=hidden)
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:
@@ -415,10 +391,6 @@ class Concat(LearnedEnergy):
         a = nn.functional.linear(q, for_q.to(q.dtype))
         b = nn.functional.linear(k, for_k.to(k.dtype))
         return a, b, TanhForm(self.weight)
-
-    @property
-    def query_matrix(self) -> Float[Tensor, "d dim_q"]:
-        return self.joint.weight[:, : self.dim_q]
 
     def extra_repr(self) -> str:
         return f"{self.dim_q}, {self.dim_k}, hidden={self.hidden}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from .blocks import exact, grid, positions, readable, traced, unravel
+from .blocks import exact, grid, positions, readable, unravel
 from .energies import DotForm, PairForm
 
 if TYPE_CHECKING:
@@ -163,17 +163,14 @@ class EnergyMatrix:
         return e
 
     def _has_kernel(self) -> bool:
-        """Whether the form has a kernel for these energies. It builds no graph."""
-        if torch.is_grad_enabled() or traced():
-            return False
-        return self.form.has_kernel(self.a.device.type, self.precision)
+        """Whether the form has a kernel for these energies."""
+        some = 0 not in (*self.a.shape, *self.b.shape) and readable(self.a)
+        return some and self.form.has_kernel(self.a.device.type, self.precision)
 
     def blocks(self, count: int, queries: int, budget: int) -> Iterator[tuple[range, range]]:
         """Cut `count` matrices of `queries` whole rows into blocks of about `budget` numbers: which, which rows."""
-        cost = self.form.cost(self.a.shape[-1])
-        if self.a.is_cuda:
-            cost = 1 if self._has_kernel() else cost
-            budget *= ON_GPU
+        cost = 1 if self._has_kernel() else self.form.cost(self.a.shape[-1])
+        budget *= ON_GPU if self.a.is_cuda else 1
         per_row = max(1, self.keys * cost)
         tall = max(1, min(queries, budget // per_row))
         deep = max(1, min(count, budget // (per_row * tall)))
@@ -207,12 +204,7 @@ class EnergyMatrix:
 
     def intervals(self) -> Interval | None:
         """The same for all matrices and queries."""
-        assert self.mask is not None
-        device = self.a.device
-        bounds = self.mask.batch_bounds(self.batch, self.keys, device)
-        if bounds is not None:
-            return bounds
-        return self.interval(*(torch.arange(n, device=device) for n in (self.count, self.queries)))
+        return self.interval(*(torch.arange(n, device=self.a.device) for n in (self.count, self.queries)))
 
 
 class Visible(NamedTuple):

@@ -27,7 +27,6 @@ from .blocks import (
     is_known,
     pick,
     readable,
-    traced,
 )
 from .part import Part, takes, whole
 
@@ -73,10 +72,6 @@ def check_leading(what: str, shape: tuple[int, ...], batch: tuple[int, ...]) -> 
         )
 
 
-BLOCK = 1 << 22
-"""Entries of a dense mask that are computed at once."""
-
-
 class Mask(Part):
     """A rule (batch, i, j) → may query i see key j. Compose with `&`, `|` and `~`; `print` draws it."""
 
@@ -113,27 +108,12 @@ class Mask(Part):
     def dense(self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> Bool[Tensor, "..."]:
         """The mask as a boolean tensor that broadcasts to [*batch, T_q, T_k]."""
         rule = self.resolve(queries, keys)
-        leading, i, j = grid(batch, queries, keys, device)
-        if queries * keys <= BLOCK or traced():
-            return rule(leading, i, j)
-        # A block of rows at a time: composed masks hold several temporary tensors.
-        first = rule(leading, i[:2], j)
-        if first.dim() < 2 or first.shape[-2] != 2:  # the rule does not depend on the query
-            return rule(leading, i, j)
-        tall = max(1, 2 * BLOCK // first.numel())
-        seen = first.new_empty(*first.shape[:-2], queries, first.shape[-1])
-        for row in range(0, queries, tall):
-            seen[..., row : row + tall, :] = rule(leading, i[row : row + tall], j)
-        return seen
+        return rule(*grid(batch, queries, keys, device))
 
     def hidden(
         self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device
     ) -> Bool[Tensor, "..."] | None:
         """Keys that no query sees, broadcastable to [*batch, T_k], as far as the rule names them; None for none."""
-        return None
-
-    def batch_bounds(self, batch: tuple[int, ...], keys: int, device: torch.device) -> Interval | None:
-        """`bounds` as [n, 1] where they are the same for all queries of a matrix and need no index tensors."""
         return None
 
     def __and__(self, other: Mask | MaskFunction) -> Mask:
@@ -490,13 +470,6 @@ class Padding(_Lengths):
 
     def bounds(self, batch: Batch, i: Tensor, keys: int) -> Interval | None:
         stop = self.length(batch).clamp(0, keys)
-        return torch.zeros_like(stop), stop
-
-    def batch_bounds(self, batch: tuple[int, ...], keys: int, device: torch.device) -> Interval | None:
-        # Called at every step of a decoder; index tensors would take longer than the attention itself.
-        if self.lengths.shape != batch:
-            return None
-        stop = self.lengths.to(device).reshape(-1, 1).clamp(0, keys)
         return torch.zeros_like(stop), stop
 
     def __repr__(self) -> str:

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from .blocks import brief, check_device, fits, readable, traced
-from .part import Part, argument_name, positive, takes
+from .part import Part, argument_name, depends_on_place, positive, takes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,9 +52,6 @@ class Normalizer(Part):
     """The energy of a masked key."""
     temperature: float = 1.0
     """What a softmax divides energies by."""
-    power: float = 1.0
-    """For thresholds τ, w_ij = max(energy_scale · e_ij − τ_i, 0) ** power."""
-    energy_scale: float = 1.0
     samples: bool = False
     """Whether it draws random numbers now."""
     sink: float | Tensor | None = None
@@ -347,7 +344,6 @@ class Proportional(Normalizer):
     """
 
     absent = 0.0
-    kernel = "proportional"
     opaque = False
 
     def __call__(self, e: Tensor) -> Tensor:
@@ -407,7 +403,6 @@ class Hard(nn.Module, Normalizer):
       probability of what was sampled, to be multiplied by a reward (Williams 1992).
     """
 
-    kernel = "hard"
     opaque = False
     selects_key = True
 
@@ -456,7 +451,7 @@ class Hard(nn.Module, Normalizer):
 
 
 class _Thresholded(ShiftInvariant):
-    """w_ij = max(x_ij − τ_i, 0) ** power with x = energy_scale · e, and τ such that the row sums to one."""
+    """w_ij = max(x_ij − τ_i, 0)^p of scaled energies x, and τ such that the row sums to one."""
 
     def scaled(self, e: Tensor) -> Tensor:
         return e
@@ -466,8 +461,8 @@ class _Thresholded(ShiftInvariant):
         raise NotImplementedError
 
     def raised(self, excess: Tensor) -> Tensor:
-        x = excess.clamp_min(0)  # clamped, not masked: a NaN stays one
-        return x if self.power == 1 else x.pow(self.power)
+        """max(excess, 0)^p: clamped, not masked, so that a NaN stays one."""
+        return excess.clamp_min(0)
 
     def __call__(self, e: Tensor) -> Tensor:
         kind, empty = e.dtype, empty_rows(e)
@@ -494,7 +489,6 @@ class _Thresholded(ShiftInvariant):
 class Sparsemax(_Thresholded):
     """w_i = argmin over the simplex of |p − e_i|² = max(e_ij − τ_i, 0) (Martins & Astudillo 2016, algorithm 1)."""
 
-    kernel = "threshold"
     opaque = False
 
     def threshold(self, x: Tensor) -> Tensor:
@@ -520,7 +514,6 @@ class Entmax(_Thresholded):
     """
 
     alpha: float | Tensor = 1.5
-    kernel = "threshold"
     opaque = False
 
     def __post_init__(self) -> None:
@@ -534,14 +527,6 @@ class Entmax(_Thresholded):
                 return
         if not self.alpha > 1:
             raise ValueError(f"Entmax needs alpha > 1, got {self.alpha}; alpha = 1 is Softmax()")
-
-    @property
-    def energy_scale(self) -> float:  # type: ignore[override]
-        return float(self.alpha) - 1
-
-    @property
-    def power(self) -> float:  # type: ignore[override]
-        return 1 / self.energy_scale
 
     def scaled(self, e: Tensor) -> Tensor:
         return e * (self.alpha - 1)
@@ -636,10 +621,7 @@ class FunctionNormalizer(Normalizer):
             e = e.detach()[(0,) * (e.dim() - 2)][:2]
             beside = self(e)[1]
             alone, again = (self(e[1:])[0] for _ in range(2))
-        if not torch.isclose(alone, again, equal_nan=True).all():
-            return  # it draws random numbers
-        rounding = 1e-3 * float(beside.nan_to_num(0, 0, 0).abs().amax())
-        if not torch.isclose(beside, alone, rtol=0, atol=rounding, equal_nan=True).all():
+        if depends_on_place(beside, alone, again):
             raise ValueError(
                 "this normalizer gives one row of energies different weights beside different rows; it must work along "
                 "the last dimension, the keys, alone (dim=-1)"

@@ -31,8 +31,6 @@ class Sequences:
     values: Float[Tensor, "total *heads d"]
     offsets: Int[Tensor, " b_and_one"]
     lengths: Int[Tensor, " b"]
-    gaps: bool = False
-    """Whether there may be values between the sequences that belong to none."""
 
     @classmethod
     def of(cls, x: Any, name: str) -> Sequences:
@@ -50,10 +48,11 @@ class Sequences:
                 f"{name} has shape {list(x.shape)}; expected [B, T, D] or [B, heads, T, D] with sequences of different "
                 "lengths in dimension T. From [B, T, heads, D] use .transpose(1, 2)"
             )
-        values, offsets, lengths = x.values(), x.offsets(), x.lengths()
+        x = x.contiguous()  # no values between the sequences that belong to none
+        values, offsets = x.values(), x.offsets()
         if values.dim() == 3:
             values = values.transpose(0, 1)  # [heads, total, D] → [total, heads, D]
-        return cls(values, offsets, offsets.diff() if lengths is None else lengths, lengths is not None)
+        return cls(values, offsets, offsets.diff())
 
     @classmethod
     def packed(cls, x: Tensor, name: str, cu_seqlens: Tensor) -> Sequences:
@@ -77,28 +76,22 @@ class Sequences:
     def same_lengths(self, other: Sequences) -> bool:
         return self.offsets is other.offsets or torch.equal(self.lengths, other.lengths)
 
-    def index(self) -> tuple[Tensor, Tensor, Tensor]:
-        """For every vector its sequence, its position there, and its place among the values."""
+    def index(self) -> tuple[Tensor, Tensor]:
+        """For every vector its sequence and its position there."""
         device = self.values.device
         sequence = torch.repeat_interleave(torch.arange(len(self.lengths), device=device), self.lengths)
-        first = self.lengths.cumsum(0) - self.lengths  # of each sequence, where they follow one another without gaps
-        position = torch.arange(len(sequence), device=device) - first[sequence]
-        return sequence, position, self.offsets[:-1][sequence] + position
+        return sequence, torch.arange(len(sequence), device=device) - self.offsets[:-1][sequence]
 
-    def padded(self, index: tuple[Tensor, Tensor, Tensor], longest: int) -> Float[Tensor, "b *heads longest d"]:
+    def padded(self, index: tuple[Tensor, Tensor], longest: int) -> Float[Tensor, "b *heads longest d"]:
         """[B, T, D] or [B, heads, T, D], zeros after the end of each sequence."""
-        sequence, position, place = index
         full = self.values.new_zeros(len(self.lengths), longest, *self.values.shape[1:])
-        full = full.index_put((sequence, position), self.values[place])
+        full = full.index_put(index, self.values)
         return full.transpose(1, 2) if self.values.dim() == 3 else full
 
     def nested(self, values: Float[Tensor, "total *heads d_v"]) -> Tensor:
-        """The nested tensor of these lengths, from values without gaps."""
-        # The same offsets where possible: by them PyTorch knows that q and the output have the same lengths.
-        offsets = self.offsets
-        if self.gaps:
-            offsets = torch.cat([self.lengths.new_zeros(1), self.lengths.cumsum(0)])
-        nested = torch.nested.nested_tensor_from_jagged(values, offsets)
+        """The nested tensor of these lengths."""
+        # The same offsets: by them PyTorch knows that q and the output have the same lengths.
+        nested = torch.nested.nested_tensor_from_jagged(values, self.offsets)
         return nested.transpose(1, 2) if values.dim() == 3 else nested
 
 
@@ -128,14 +121,12 @@ class JaggedBatch:
         With `every_row` the rows of the filling see no key; without, their outputs are only dropped.
         """
         index_q, index_k = self.q.index(), self.k.index()
-        index_v = self.v.index() if self.k.gaps or self.v.gaps else index_k
         longest_q, longest_k = max(1, self.q.longest), max(1, self.k.longest)
         q, k = self.q.padded(index_q, longest_q), self.k.padded(index_k, longest_k)
-        v = self.v.padded(index_v, longest_k)
-        sequence, position, _ = index_q
+        v = self.v.padded(index_k, longest_k)
 
         def values(output: Float[Tensor, "b *heads longest d"]) -> Float[Tensor, "total *heads d"]:
-            return (output.transpose(1, 2) if output.dim() == 4 else output)[sequence, position]
+            return (output.transpose(1, 2) if output.dim() == 4 else output)[index_q]
 
         return q, k, v, self._mask(mask, every_row), values
 

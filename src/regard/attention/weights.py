@@ -277,17 +277,10 @@ class Weights:
         self,
         rows: int | slice | Sequence[int],
         cols: int | slice | Sequence[int],
-        size: tuple[int, int] | None = None,
-        pool: Literal["max", "mean"] = "max",
     ) -> Float[Tensor, "*batch rows cols"]:
-        """Any rectangle of it: `w.tile(slice(100, 164), slice(0, 64))`; single indices keep their dimension.
-
-        With a `size` it is pooled to at most that many cells, as `map` pools the whole matrix.
-        """
+        """Any rectangle of it: `w.tile(slice(100, 164), slice(0, 64))`; single indices keep their dimension."""
         part = self.rows(rows)
         keys = select(cols, range(self.keys), "key")
-        if size is not None:
-            return part._pooled(keys, size, pool)
         w = sum(factor * one._block(keys) for factor, one in part.terms) if part.terms else part._block(keys)
         return w.reshape(*self._shape, len(part.queries), len(keys))  # type: ignore[union-attr]
 
@@ -305,18 +298,6 @@ class Weights:
         for block in blocks(self, whole=True):
             w[block.n, block.rows] = block.w[..., j]
         return w
-
-    def _pooled(self, cols: Sequence[int], size: tuple[int, int], pool: Literal["max", "mean"]) -> Tensor:
-        size = self.size_of_map(size, pool, len(cols))
-        cells = None if self.terms else kernels.pooled(self, cols, size, pool)
-        if cells is None:
-            shape = statistics.Shape(len(self.entries), len(self.queries), len(cols), self.precision, self.device)
-            map = statistics.Map(shape, (*size, pool))
-            j = span(cols, self.device)
-            for block in blocks(self, whole=True):
-                map.add(block._replace(w=block.w[..., j]))
-            cells = map.result
-        return cells.reshape(*self._shape, *size)
 
     def pool_keys(self, block: int) -> tuple[Float[Tensor, "n rows cells"], Float[Tensor, "n rows cells"]]:
         """The largest weight and the sum of each `block` of keys, for every selected row, in one pass."""
@@ -445,14 +426,14 @@ class Weights:
         own = result.shape[2 if self._vector and name in statistics.PER_QUERY else 1 :]
         return result.reshape((*self._shape, *own))
 
-    def size_of_map(self, size: tuple[int, int], pool: str, keys: int | None = None) -> tuple[int, int]:
-        """The rows and columns of a map of these rows, and as many keys, that is to have at most `size` cells."""
+    def size_of_map(self, size: tuple[int, int], pool: str) -> tuple[int, int]:
+        """The rows and columns of a map of these rows that is to have at most `size` cells."""
         rows, cols = size
         if rows < 1 or cols < 1:
             raise ValueError(f"a map needs at least one row and one column, got {size}")
         if pool not in ("max", "mean"):
             raise ValueError(f'pool is {pool!r}; expected "max" or "mean"')
-        return min(rows, len(self.queries)), min(cols, self.keys if keys is None else keys)
+        return min(rows, len(self.queries)), min(cols, self.keys)
 
 
 class _RowStates:

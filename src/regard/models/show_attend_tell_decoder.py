@@ -80,7 +80,7 @@ class ShowAttendTellState(State):
 
     hidden: Hidden
     memory: Memory | None
-    summary: Float[Tensor, "sentences memory"]
+    summary: Float[Tensor, "sentences memory"] | None  # ā, for a decoder that does not attend
     expected: Bool[Tensor, "sentences"] | None = None  # sentences that use the average, not a sample
     beams: int = 1
 
@@ -89,8 +89,8 @@ class ShowAttendTellState(State):
 
     def keep(self, sentences: Int[Tensor, "kept"]) -> ShowAttendTellState:
         memory = None if self.memory is None else self.memory.select(sentences)
-        rows = self.reorder(beam_rows(sentences, self.beams))
-        return replace(rows, memory=memory, summary=self.summary[sentences])
+        summary = None if self.summary is None else self.summary[sentences]
+        return replace(self.reorder(beam_rows(sentences, self.beams)), memory=memory, summary=summary)
 
 
 class Looked(NamedTuple):
@@ -198,7 +198,7 @@ class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
         if self.training and self.config.attention == "hard":
             expected = torch.rand(len(summary), device=summary.device) < self._share()
         h, c = (wide(torch.tanh(first(summary))).repeat_interleave(beams, 0) for first in (self.first_h, self.first_c))
-        return ShowAttendTellState((h, c), memory, summary.to(dtype), expected, beams)
+        return ShowAttendTellState((h, c), memory, summary.to(dtype) if memory is None else None, expected, beams)
 
     def step(
         self, tokens: Int[Tensor, "rows"], state: ShowAttendTellState, *, weights: bool = False
@@ -222,6 +222,7 @@ class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
         s ~ α, and log α_s and the entropy H(α) are returned for REINFORCE. Rows that are `expected` use w = α."""
         memory, hard = state.memory, self.normalize
         if memory is None:
+            assert state.summary is not None
             return Looked(state.summary.repeat_interleave(state.beams, 0))
         if state.expected is None or not isinstance(hard, Hard):
             return Looked(*attend_step(h, memory))

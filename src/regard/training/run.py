@@ -18,7 +18,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import tomllib
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -26,8 +25,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..decoding.exports import record_run_exports
-from ..decoding.load_model_and_tokenizers import is_earlier
+from ..decoding.load_model_and_tokenizers import is_earlier, record_run_exports
 from ..files import DamagedFileError, is_leftover, make_folder, read_object, remove_unfinished, sha256, write_text
 from ..messages import is_secret, redacted
 from .recipe import recipe_toml
@@ -65,20 +63,6 @@ class Run:
         self.previous = self.checkpoints / "previous.ckpt"  # the one before, for when the last is damaged
         self.metrics = folder / METRICS
         self.model = folder / "model"  # the trained model, for `from_pretrained`; written when the run is finished
-
-    def __repr__(self) -> str:
-        """The folder, how far the run is, and the best score of its validations."""
-        from .checkpoint import read_checkpoint
-
-        parts = [repr(str(self.folder)), "finished" if self.model.exists() else "not finished"]
-        with suppress(DamagedFileError, OSError, KeyError):
-            checkpoint = read_checkpoint(self.last)
-            standing = checkpoint["regard"]["standing"]
-            parts.append(f"update {checkpoint['global_step']:,}")
-            if standing["best_update"]:
-                column = "valid_nll" if self.recipe.training.best == "loss" else validation_column(self.metrics)
-                parts.append(f"best {column} {abs(standing['best']):.4g} at update {standing['best_update']:,}")
-        return f"Run({', '.join(parts)})"
 
     @classmethod
     def create(cls, recipe: Recipe, folder: Path, *, force: bool = False) -> Run:
@@ -171,21 +155,6 @@ class Run:
             yield
         finally:
             os.close(handle)
-
-    def require(self, size: int) -> None:
-        """Raise an error now if the folder is not writable, or the disk has not `size` bytes for checkpoints.
-
-        Checkpoints of an interrupted run count as part of `size`.
-        """
-        with tempfile.TemporaryFile(dir=self.checkpoints):
-            pass
-        free = shutil.disk_usage(self.folder).free
-        needed = size - sum(file.stat().st_size for file in self.checkpoints.iterdir() if file.is_file())
-        if free < needed:
-            raise OSError(
-                f"the disk of {self.folder} has {free / 1e6:,.0f} MB free, and this run may need "
-                f"{needed / 1e6:,.0f} MB more: free some, {self.other_folder}, or lower training.average"
-            )
 
 
 def has_corpus(file: Path) -> bool:

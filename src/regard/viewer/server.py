@@ -30,7 +30,7 @@ from starlette.staticfiles import StaticFiles
 
 from .. import __version__
 from ..messages import problem_sentence
-from .guard import ANY_ADDRESS, LOOPBACK, ClientDisconnected, Guard, RequestError
+from .guard import ANY_ADDRESS, LOOPBACK, ClientDisconnected, Guard, RequestError, TimedProtocol
 from .model_routes import model_router
 from .responses import JSON, SCRIPT, STATIC
 from .tiles import Jobs
@@ -212,6 +212,7 @@ class AppServer:
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=math.ceil(drain),
+            http=TimedProtocol,
             limit_concurrency=CONNECTIONS,
         )
         self._server = uvicorn.Server(config)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..seeing.align import group_pieces
-from ..seeing.generation import evenly_spaced
+from ..seeing.heads import evenly_spaced
 from ..seeing.patterns import THRESHOLDS, Patterns
+from ..seeing.storage import load_trace
 from ..seeing.text_models import WORD_START, TokenizedText
-from ..seeing.trace import load_trace
 from .responses import rounded
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from tests.support.triton_interpreter import interpreted, skip_without_triton
 skip_without_triton()
 with interpreted():
     from regard.attention.kernels import additive_triton
-    from regard.attention.kernels.additive import additive, additive_backward
+    from regard.attention.kernels.additive_triton import additive, additive_backward
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,8 +1,8 @@
 """The fused backend: the additive kernel where it applies, else the formula a block of rows at a time, in O(T) memory.
 
-A block's rows are whole (all their keys), so any normalizer applies as it stands. The backward computes each block
-again instead of keeping it. Inside torch.compile there is one block, the whole matrix: there a walk would be unrolled
-into the graph, and once more for every length.
+A block's rows are whole (all the keys they see), so any normalizer applies as it stands. The backward computes each
+block again instead of keeping it. Inside torch.compile there is one block, the whole matrix: there a walk would be
+unrolled into the graph, and once more for every length.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from ..energies import check_pairwise
 from ..kernels import additive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
     from ..energy_matrix import EnergyMatrix
     from ..normalizers import Normalizer
+
+    Cut = tuple[slice, slice, slice]
+    """Matrices, their rows, and the keys that some of these rows see."""
 
 BLOCK = 1 << 18
 """Numbers in one block: 1 MiB of float32, so that the few alive while it is computed stay in cache."""
@@ -31,43 +34,43 @@ BLOCK = 1 << 18
 def run_blocks(
     energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float, weights: bool
 ) -> tuple[Tensor, Tensor | None]:
-    kind = v.dtype
-    # What the backward computes blocks from again.
-    used = [*energies.references(), *energies.learned(), *normalize.tensors(), *normalize.function_tensors(), v]
+    kind, given = v.dtype, v
     v = energies.flatten(energies.per_query_head(v))
     energies = energies.flat()
     # Checked for a single block too: `Weights` uses other blocks, and a short test must fail like a long run.
     check_pairwise(energies.form, energies.a, energies.b)
-    first, two = slice(0, 1), slice(0, min(2, energies.queries))
-    normalize.check_rows(lambda: energies.block(first, two, slice(0, energies.keys), normalize.absent))
+    few: Cut = slice(0, 1), slice(0, min(2, energies.queries)), slice(0, energies.keys)
+    normalize.check_rows(lambda: energies.block(*few, normalize.absent))
     # A learned bias is a whole matrix, and so is its gradient, which every block would write again.
     learned = [x for part in energies.modifiers if not part.opaque for x in part.tensors()]
-    cut = [(slice(0, energies.count), slice(0, energies.queries))]
+    cut: list[Cut] = [(slice(0, energies.count), slice(0, energies.queries), slice(0, energies.keys))]
     if energies.count and readable(energies.a) and not any(x.requires_grad for x in learned):
-        cut = [
-            (slice(n.start, n.stop), slice(i.start, i.stop))
-            for n, i in energies.blocks(energies.count, energies.queries, BLOCK)
-        ]
-    versions = TensorVersions(used if len(cut) > 1 else ())
+        seen = normalize.pointwise and not normalize.selects_key and energies.a.device.type == "cpu"
+        cut = list(_cut(energies, seen))
+    used: list[Tensor] = []  # what the backward computes blocks from again
+    if len(cut) > 1:
+        used = [*energies.references(), *energies.learned(), *normalize.tensors(), *normalize.function_tensors(), given]
+    versions = TensorVersions(used)
 
     # Dropout of each block has a generator of its own: threads share PyTorch's, and the backward draws again.
     seed = int(torch.randint(2**62, ())) if dropout and readable(energies.a) else None
 
-    def block(energies: EnergyMatrix, normalize: Normalizer, v: Tensor, n: slice, i: slice) -> tuple[Tensor, Tensor]:
+    def block(
+        energies: EnergyMatrix, normalize: Normalizer, v: Tensor, n: slice, i: slice, j: slice
+    ) -> tuple[Tensor, Tensor]:
         """z and the row state of one block."""
         versions.require_unchanged(
             "so its gradient cannot be computed; change a copy, or change it after the backward pass"
         )
         own = normalize.of_block(energies.batch, n)
-        every = slice(0, energies.keys)  # not from outside: torch.compile fixes the size of a slice in a closure
-        e = energies.block(n, i, every, normalize.absent)  # [n, rows, T_k]
+        e = energies.block(n, i, j, normalize.absent)  # [n, rows, keys]
         with exact(e.device):
             w, state = own.both(e) if weights else (own(e), e.new_empty(0, 0))
             if dropout:
                 place = n.start * energies.queries + i.start
                 draws = None if seed is None else torch.Generator(w.device).manual_seed(seed + place)
                 w = w * torch.empty_like(w).bernoulli_(1 - dropout, generator=draws).div_(1 - dropout)
-            return w @ v[n].to(w.dtype), state.detach()
+            return w @ v[n, j].to(w.dtype), state.detach()
 
     if len(cut) == 1:
         out, state = block(energies, normalize, v, *cut[0])
@@ -76,12 +79,13 @@ def run_blocks(
         shape = (energies.count, energies.queries) if weights else (0,)
         state = v.new_empty(shape, dtype=torch.long if normalize.selects_key else energies.precision)
         inputs = _Inputs(energies, normalize, v)
-        draws = any(part.opaque for part in (energies.form, normalize, *energies.modifiers))  # perhaps
-        if torch.is_grad_enabled() and inputs.are_all(lambda e, w, x: block(e, w, x, first, two)[0]):
+        opaque = any(part.opaque for part in (energies.form, normalize, *energies.modifiers))
+        draws = opaque or normalize.samples  # a user's function may draw random numbers
+        if cut and torch.is_grad_enabled() and inputs.are_all(lambda e, w, x: block(e, w, x, *few)[0]):
             out, state = _Blocks.apply(block, inputs, cut, draws, out, state, *inputs.tensors)
         else:
-            for n, i in cut:
-                parts = (energies, normalize, v, n, i)
+            for n, i, j in cut:
+                parts = (energies, normalize, v, n, i, j)
                 if torch.is_grad_enabled():  # dropout has seeds of its own
                     out[n, i], own = checkpoint(block, *parts, use_reentrant=False, preserve_rng_state=draws)
                 else:
@@ -90,6 +94,17 @@ def run_blocks(
                     state[n, i] = own
     out = out.to(kind).reshape(*energies.batch, energies.queries, v.shape[-1])
     return out, state.reshape(*energies.batch, energies.queries) if weights else None
+
+
+def _cut(energies: EnergyMatrix, trimmed: bool) -> Iterator[Cut]:
+    """Blocks of rows, each with the span of keys that some row of it sees where they are to be `trimmed`."""
+    for some, few in energies.blocks(energies.count, energies.queries, BLOCK):
+        n, rows, cols = slice(some.start, some.stop), slice(few.start, few.stop), slice(0, energies.keys)
+        seen = energies.visible(n, rows) if trimmed and energies.keys else None
+        if seen is not None:
+            first = min(seen.least_first, energies.keys - 1)
+            cols = slice(first, max(seen.most_stop, first + 1))
+        yield n, rows, cols
 
 
 class _Inputs:
@@ -136,15 +151,15 @@ class _Blocks(torch.autograd.Function):
         ctx: Any,
         block: Any,
         inputs: _Inputs,
-        cut: list[tuple[slice, slice]],
+        cut: list[Cut],
         draws: bool,
         out: Tensor,
         state: Tensor,
         *_: Tensor,
     ) -> tuple[Tensor, Tensor]:
         ctx.random = (torch.get_rng_state(), *get_device_states(inputs.v)) if draws else None
-        for n, i in cut:
-            out[n, i], own = block(inputs.energies, inputs.normalize, inputs.v, n, i)
+        for n, i, j in cut:
+            out[n, i], own = block(inputs.energies, inputs.normalize, inputs.v, n, i, j)
             if state.numel():
                 state[n, i] = own
         ctx.block, ctx.inputs, ctx.cut = block, inputs, cut
@@ -160,9 +175,9 @@ class _Blocks(torch.autograd.Function):
             if cpu is not None:  # the random numbers of the forward pass again
                 torch.set_rng_state(cpu)
                 set_device_states(devices, states)
-            for n, i in ctx.cut:
+            for n, i, j in ctx.cut:
                 with torch.enable_grad():
-                    z, _ = ctx.block(*parts, n, i)
+                    z, _ = ctx.block(*parts, n, i, j)
                 torch.autograd.backward(z, slopes[0][n, i])
         return None, None, None, None, None, None, *(x.grad for x in leaves)
 
@@ -175,6 +190,8 @@ def how(energies: EnergyMatrix, normalize: Normalizer, v: Tensor) -> str:
     reason, _ = additive.refusal(energies, normalize, v)
     if reason is None:
         return "the additive kernel, in O(T) memory"
+    if energies.form.has_kernel(v.device.type, energies.precision):
+        return "the additive kernel in blocks of rows, in O(T) memory"
     return "the formula in blocks of rows, in O(T) memory" + (f" (the additive kernel {reason})" if reason else "")
 
 

@@ -24,7 +24,7 @@ atomics, and two runs give the same bits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import triton
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from jaxtyping import Float, Int
     from torch import Tensor
+    from torch.autograd.function import FunctionCtx
 
     Spans = Int[Tensor, "n blocks 2"]
 
@@ -530,3 +531,51 @@ def _contracted(
         spans is not None, keys, BLOCK, rows, num_warps=4, maxnreg=registers,
     )  # fmt: skip
     return dw.sum((0, 1))
+
+
+_OPTIONS = "Tensor? start, Tensor? stop, Tensor? seed, float scale, float dropout"
+additive = torch.library.custom_op(
+    "regard::additive",
+    forward,
+    mutates_args=(),
+    device_types="cuda",
+    schema=f"(Tensor a, Tensor b, Tensor w, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)",
+)
+"""a [n, q, d], b [n, k, d], w [d], v [n, k, d_v] → output [n, q, d_v] and log-sum-exp [n, q].
+
+Query i sees keys start_i ≤ j < stop_i ([n or 1, q or 1], both or neither). Dropout repeats with its seed.
+"""
+additive_backward = torch.library.custom_op(
+    "regard::additive_backward",
+    backward,
+    mutates_args=(),
+    device_types="cuda",
+    schema="(Tensor grad, Tensor grad_lse, Tensor a, Tensor b, Tensor w, Tensor v, Tensor out, Tensor lse, "
+    f"{_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)",
+)
+
+
+@additive.register_fake
+def _(a: Tensor, b: Tensor, w: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+    return v.new_empty(a.shape[0], a.shape[1], v.shape[2]), a.new_empty(a.shape[:2], dtype=torch.float32)
+
+
+@additive_backward.register_fake
+def _(grad: Tensor, grad_lse: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    a, b, w, v = (x.new_empty(x.shape) for x in inputs[:4])
+    return a, b, w, v
+
+
+def _setup(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, scale, dropout = inputs
+    ctx.save_for_backward(*tensors, *output)
+    ctx.scale, ctx.dropout = scale, dropout  # type: ignore[attr-defined]
+
+
+def _gradients(ctx: Any, grad: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:
+    a, b, w, v, start, stop, seed, out, lse = ctx.saved_tensors
+    gradients = additive_backward(grad, grad_lse, a, b, w, v, out, lse, start, stop, seed, ctx.scale, ctx.dropout)
+    return (*gradients, *[None] * 5)
+
+
+additive.register_autograd(_gradients, setup_context=_setup)

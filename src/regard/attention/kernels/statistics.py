@@ -73,31 +73,29 @@ def refusal(energies: EnergyMatrix, normalize: Normalizer) -> str | None:
     return None
 
 
-def kernel_arguments(w: Weights, rows: Sequence[int], keys: range | None = None) -> Arguments | None:
-    """What every kernel is given of the chosen matrices, these queries and a run of keys; None where none applies.
+def kernel_arguments(w: Weights) -> Arguments | None:
+    """What every kernel is given of the chosen matrices and queries; None where none applies.
 
     Beside them: "matrices", how many there are; "ratio", what a row state is multiplied by where c multiplies energies,
     over what it is in the formula; "lag", how far ALiBi's positions (`place`) are ahead of the queries' own.
     """
     energies, normalize = w.energies, w.normalize
-    keys = range(energies.keys) if keys is None else keys
-    if refusal(energies, normalize) is not None or not (w.entries and rows and keys):
+    if refusal(energies, normalize) is not None or not (w.entries and w.queries and w.keys):
         return None
-    device, entries = energies.a.device, w.entries if isinstance(w.entries, range) else tuple(w.entries)
-    rows = rows if isinstance(rows, range) else tuple(rows)
+    device = energies.a.device
+    entries, rows = (x if isinstance(x, range) else tuple(x) for x in (w.entries, w.queries))
     modifiers: dict[str, Any] = {}
     for modifier in energies.modifiers:
         modifiers |= modifier.kernel_arguments()
     lag = modifiers.get("offset", 0)
     start = stop = place = _places(rows, lag, device)
     if energies.mask is not None:
-        bounds = _bounds(energies, entries, rows, keys)
+        bounds = _bounds(energies, entries, rows)
         if bounds is None:
             return None
         start, stop = bounds
     a = energies.a.detach()[..., span(rows, device), :]
-    b = energies.b.detach()[..., keys.start : keys.stop, :]
-    a, b = (x if x.stride(-1) == 1 else x.contiguous() for x in (a, b))
+    a, b = (x if x.stride(-1) == 1 else x.contiguous() for x in (a, energies.b.detach()))
     shapes = (a.shape[:-2], a.stride()[:-2], 1), (b.shape[:-2], b.stride()[:-2], energies.groups)
     at, align = _beginnings(shapes, energies.batch, entries, device)
     slopes = at
@@ -110,7 +108,7 @@ def kernel_arguments(w: Weights, rows: Sequence[int], keys: range | None = None)
     # Where the queries and keys of each matrix begin, in steps of `align` numbers: shared and transposed heads are read
     # in place.
     places = {"q": a, "k": b, "q_at": at[0], "k_at": at[1], "q_row": a.stride(-2), "k_row": b.stride(-2)}
-    lengths = {"queries": len(rows), "keys": len(keys), "key0": keys.start, "matrices": len(entries)}
+    lengths = {"queries": len(rows), "keys": w.keys, "matrices": len(entries)}
     mask = {"start": start, "stop": stop, "BOUNDED": energies.mask is not None}
     mask["bound_n"] = 0 if energies.mask is None or start.shape[0] == 1 else len(rows)
     formula = {"scale": energies.form.scale, "c": c, "cap": cap, "slopes": slopes, "place": place, "lag": lag}
@@ -126,15 +124,13 @@ def _power_of_two(width: int) -> int:
     return max(16, 1 << (width - 1).bit_length())
 
 
-def _bounds(
-    energies: EnergyMatrix, entries: Sequence[int], rows: Sequence[int], keys: range
-) -> tuple[Tensor, Tensor] | None:
-    """The first of these keys that each query sees and one past the last, [n or 1, q]; None where it is no interval."""
+def _bounds(energies: EnergyMatrix, entries: Sequence[int], rows: Sequence[int]) -> tuple[Tensor, Tensor] | None:
+    """The first key that each query sees and one past the last, [n or 1, q]; None where it is no interval."""
     device = energies.a.device
     interval = energies.interval(*(positions(span(x, device), device) for x in (entries, rows)))
     if interval is None:
         return None
-    start, stop = ((x - keys.start).clamp(0, len(keys)).expand(-1, len(rows)).int().contiguous() for x in interval)
+    start, stop = (x.clamp(0, energies.keys).expand(-1, len(rows)).int().contiguous() for x in interval)
     return start, stop
 
 
@@ -311,7 +307,7 @@ def _states(w: Weights, r: Arguments) -> Float[Tensor, "n q"] | None:
 def row_state(w: Weights) -> RowState | None:
     """The state of the chosen rows by one pass over the keys; None where the kernels do not apply, or one number per
     row is not enough: PyTorch's energies need a state of their own then."""
-    r = kernel_arguments(w, w.queries)
+    r = kernel_arguments(w)
     if r is None:
         return None
     from . import statistics_triton
@@ -341,7 +337,7 @@ def answers(
 
     With `products` (values, directions, whether every value is finite) it is asked of contributions.
     """
-    r = kernel_arguments(w, w.queries)
+    r = kernel_arguments(w)
     values = None if r is None else _no_products(r) if products is None else _products(r, *products)
     if r is None or values is None:
         return None
@@ -360,15 +356,6 @@ def answers(
     if "fidelity" in asked:
         results["fidelity"] = _fidelity(r, state, *asked["fidelity"])
     return results
-
-
-def pooled(w: Weights, cols: Sequence[int], size: tuple[int, int], pool: str) -> Tensor | None:
-    """The weights of these columns pooled to `size` cells [n, *size]; None where the kernels do not apply."""
-    if not isinstance(cols, range) or cols.step != 1 or pool == "mean":
-        return None
-    r = kernel_arguments(w, w.queries, cols)
-    state = None if r is None else _states(w, r)
-    return None if r is None or state is None else _walk(r | _no_products(r), state, {"map": (*size, pool)})["map"]
 
 
 def _walk(r: Arguments, state: Float[Tensor, "n q"], asked: dict[str, Any]) -> dict[str, Tensor]:

@@ -1,28 +1,19 @@
-"""Statistics of weights and contributions on a GPU: the kernels.
+"""Statistics of weights and contributions on a GPU: the kernels, given the row state.
 
-Statistics of the whole attention matrix in one walk over q and k, given the row state.
-
-A program owns some blocks of keys (its strip) and walks over queries with each of them. Everything then lies where it
-is cheap: the sums over queries (`received`) stay in registers until a block of keys is done, the sums over the keys of
-one block are a reduction inside a thread and two shuffles. What a row gets from one program goes to that program's own
-slot [n, strip, q], added up afterwards: no two programs write to one place, so the order never changes, and what is
-there is read before the products, which hide the wait. Maxima are joined by integer atomics, whose result no order
-changes.
+`walk` answers what the whole attention matrix decides. A program owns some blocks of keys (its strip) and walks over
+queries with each of them. Everything then lies where it is cheap: the sums over queries (`received`) stay in registers
+until a block of keys is done, the sums over the keys of one block are a reduction inside a thread and two shuffles.
+What a row gets from one program goes to that program's own slot [n, strip, q], added up afterwards: no two programs
+write to one place, so the order never changes, and what is there is read before the products, which hide the wait.
+Maxima are joined by integer atomics, whose result no order changes.
 
 With DIRECTED the same is asked of contributions C_ij = w_ij (g_i · v_j) instead of weights: a second product, signs,
 and sums of sizes beside sums.
 
-Questions about single rows or single weights: the row state itself, keys at given distances, W v.
-
-Here a program owns a block of queries and looks at the keys they see.
-
-The k largest weights of every row, or contributions of largest size. A program owns a block of queries and looks at
-the keys they see.
-
-A block of keys is searched only as often as some row finds in it a number above the least of its best so far.
-
-What is compared is the energy of a weight, whose order is that of the weights of a row, and of a contribution
-`size_code`.
+In the others (`row_state`, `single_weights`, `fidelity`, `top`) a program owns a block of queries and looks at the keys
+they see. For the k largest of a row a block of keys is searched only as often as some row finds in it a number above
+the least of its best so far. What is compared is the energy of a weight, whose order is that of the weights of a row,
+and of a contribution `size_code`.
 """
 
 from __future__ import annotations
@@ -36,7 +27,7 @@ import triton.language as tl
 
 LENGTHS = [
     "queries", "keys", "bound_n", "range_n", "chosen_n", "blocks", "turns",
-    "map_rows", "map_cols", "key0", "count",
+    "map_rows", "map_cols", "count",
 ]  # fmt: skip
 """Arguments that change with a sequence's length. Triton would compile a kernel anew for 1 and for multiples of 16."""
 ADDRESSES = [
@@ -72,7 +63,7 @@ def energies(s, i, j, scale, cap, slope, CAP: tl.constexpr, ALIBI: tl.constexpr)
 
 @triton.jit
 def weigh(e, state, c):
-    """w from energies and row state, which `kernel_row_state.py` prepares."""
+    """w from energies and row state, which the host prepares (`_states`)."""
     return tl.exp2(e * c - state)
 
 
@@ -110,10 +101,6 @@ def matrix(ptr, at, i, row, count, D: tl.constexpr, BD: tl.constexpr, ALIGN: tl.
     if BD == D:
         return tl.load(here, mask=(i < count)[:, None], other=0.0)
     return tl.load(here, mask=(i < count)[:, None] & (d < D)[None, :], other=0.0)
-
-
-# mypy: ignore-errors
-# Triton compiles neither `in` nor every conditional expression:
 
 
 @triton.jit
@@ -212,7 +199,7 @@ def join_cells(
 def walk(
     q, k, g, v, q_at, k_at, g_at, v_at, state, place, slopes, start, stop, edges, ranges, row_cells, col_cells,
     chosen, entropy, on, sums, received, received_size, cells, queries, keys, q_row, k_row, g_row, v_row,
-    bound_n, range_n, chosen_n, blocks, turns, map_rows, map_cols, key0, scale, c, cap,
+    bound_n, range_n, chosen_n, blocks, turns, map_rows, map_cols, scale, c, cap,
     CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, DIRECTED: tl.constexpr, FINITE: tl.constexpr,
     ENTROPY: tl.constexpr, ON: tl.constexpr,
     SUMS: tl.constexpr, SIZES: tl.constexpr, RECEIVED: tl.constexpr, RECEIVED_SIZE: tl.constexpr,
@@ -298,7 +285,7 @@ def walk(
                     q_tile = matrix(q, from_q, i, q_row, queries, D, BD, ALIGN)
                     s = tl.dot(q_tile, keys_t, input_precision=PRECISION)
                     where = tl.load(place + i, mask=real, other=0)[:, None] if ALIBI else 0
-                    e = energies(s, where, key0 + j[None, :], scale, cap, slope, CAP, ALIBI)
+                    e = energies(s, where, j[None, :], scale, cap, slope, CAP, ALIBI)
                     existing = e
                     if not whole:
                         exists = (j < last)[None, :]
@@ -368,20 +355,16 @@ def walk(
                 tl.store(received_size + j, tl.sum(tl.sum(taken_size, axis=0), axis=0), mask=j < last)
 
 
-# mypy: ignore-errors
-# Triton compiles neither `in` nor every conditional expression:
-
-
 @triton.jit
 def block_of(
-    q_tile, k, from_k, k_row, keys, i_place, j, low, high, scale, cap, slope, key0,
+    q_tile, k, from_k, k_row, keys, i_place, j, low, high, scale, cap, slope,
     CAP: tl.constexpr, ALIBI: tl.constexpr, PRECISION: tl.constexpr,
     D: tl.constexpr, BD: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
     """Energies of a block of queries and the keys j, −∞ where a query does not see a key: [BM, BN]."""
     k_tile = matrix(k, from_k, j, k_row, keys, D, BD, ALIGN)
     s = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION)
-    e = energies(s, i_place[:, None], key0 + j[None, :], scale, cap, slope, CAP, ALIBI)
+    e = energies(s, i_place[:, None], j[None, :], scale, cap, slope, CAP, ALIBI)
     return tl.where((j[None, :] >= low[:, None]) & (j[None, :] < high[:, None]), e, float("-inf"))
 
 
@@ -430,7 +413,7 @@ def add_to_state(e, most, total, c):
 
 @triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def row_state(
-    q, k, q_at, k_at, place, slopes, start, stop, state, queries, keys, q_row, k_row, bound_n, key0, scale, c, cap,
+    q, k, q_at, k_at, place, slopes, start, stop, state, queries, keys, q_row, k_row, bound_n, scale, c, cap,
     CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, PRECISION: tl.constexpr,
     D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
@@ -444,13 +427,13 @@ def row_state(
     for at in range(begin, end, BN):
         j = at + tl.arange(0, BN)
         s = tl.dot(q_tile, tl.trans(matrix(k, from_k, j, k_row, keys, D, BD, ALIGN)), input_precision=PRECISION)
-        e = energies(s, i_place[:, None], key0 + j[None, :], scale, cap, slope, CAP, ALIBI)
+        e = energies(s, i_place[:, None], j[None, :], scale, cap, slope, CAP, ALIBI)
         most, total = add_to_state(e, most, total, c)
     # Before and after these are blocks of which rows see a part.
     for step in range(0, until - since - (end - begin), BN):
         at = since + step + tl.where(since + step < begin, 0, end - begin)
         e = block_of(
-            q_tile, k, from_k, k_row, keys, i_place, at + tl.arange(0, BN), low, high, scale, cap, slope, key0,
+            q_tile, k, from_k, k_row, keys, i_place, at + tl.arange(0, BN), low, high, scale, cap, slope,
             CAP, ALIBI, PRECISION, D, BD, ALIGN,
         )  # fmt: skip
         most, total = add_to_state(e, most, total, c)
@@ -461,7 +444,7 @@ def row_state(
 @triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def single_weights(
     q, k, q_at, k_at, state, place, slopes, start, stop, shifts, values, queries, keys,
-    q_row, k_row, bound_n, key0, scale, c, cap, count,
+    q_row, k_row, bound_n, scale, c, cap, count,
     CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
     BM: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
@@ -478,19 +461,19 @@ def single_weights(
     high = tl.load(stop + n * bound_n + i, mask=real, other=0) if BOUNDED else low + keys
     row = n * queries + i.to(tl.int64)
     for at in range(count):
-        j = i_place + tl.load(shifts + at) - key0
+        j = i_place + tl.load(shifts + at)
         seen = real & (j >= low) & (j < high) & (j >= 0) & (j < keys)
         s = tl.sum(
             q_tile * matrix(k, from_k, tl.where(seen, j, keys), k_row, keys, D, BD, ALIGN).to(tl.float32), axis=1
         )
-        w = weigh(energies(s, i_place, key0 + j, scale, cap, slope, CAP, ALIBI), own_state, c)
+        w = weigh(energies(s, i_place, j, scale, cap, slope, CAP, ALIBI), own_state, c)
         tl.store(values + row * count + at, tl.where(seen, w, 0.0), mask=real)
 
 
 @triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def fidelity(
     q, k, v, z, q_at, k_at, v_at, z_at, state, place, slopes, start, stop, error, norm, queries, keys, q_row,
-    k_row, v_row, z_row, bound_n, key0, scale, c, cap,
+    k_row, v_row, z_row, bound_n, scale, c, cap,
     CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr,
     BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr, ALIGN: tl.constexpr,
@@ -505,7 +488,7 @@ def fidelity(
     for at in range(since, until, BN):
         j = at + tl.arange(0, BN)
         e = block_of(
-            q_tile, k, from_k, k_row, keys, i_place, j, low, high, scale, cap, slope, key0,
+            q_tile, k, from_k, k_row, keys, i_place, j, low, high, scale, cap, slope,
             CAP, ALIBI, PRECISION, D, BD, ALIGN,
         )  # fmt: skip
         w = weigh(e, own_state[:, None], c)
@@ -523,20 +506,17 @@ def fidelity(
     tl.store(norm + here, tl.sum(tl.sum(z_tile * z_tile, axis=1), axis=0))
 
 
-# mypy: ignore-errors
-
-
 @triton.jit
 def scores(
     q_tile, g_tile, k, v, from_k, from_v, k_row, v_row, keys, i_place, j, low, high, state, scale, c, cap,
-    slope, key0,
+    slope,
     MASKED: tl.constexpr, DIRECTED: tl.constexpr, FINITE: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
     PRECISION: tl.constexpr, D: tl.constexpr,
     BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, ALIGN: tl.constexpr, PRODUCT_ALIGN: tl.constexpr,
 ):  # fmt: skip
     """What is compared, of a block of queries and the keys j: [BM, BN]. With MASKED the least where a key is hidden."""
     s = tl.dot(q_tile, tl.trans(matrix(k, from_k, j, k_row, keys, D, BD, ALIGN)), input_precision=PRECISION)
-    score = energies(s, i_place[:, None], key0 + j[None, :], scale, cap, slope, CAP, ALIBI)
+    score = energies(s, i_place[:, None], j[None, :], scale, cap, slope, CAP, ALIBI)
     if DIRECTED:
         v_tile = matrix(v, from_v, j, v_row, keys, DV, BDV, PRODUCT_ALIGN)
         product = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION)
@@ -570,7 +550,7 @@ def keep_best(score, at, kept, keys_kept, least, NONE: tl.constexpr, BN: tl.cons
 @triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def top(
     q, k, g, v, q_at, k_at, g_at, v_at, state, place, slopes, start, stop, values, indices, queries,
-    keys, q_row, k_row, g_row, v_row, bound_n, key0, scale, c, cap, count,
+    keys, q_row, k_row, g_row, v_row, bound_n, scale, c, cap, count,
     CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, DIRECTED: tl.constexpr, FINITE: tl.constexpr,
     SLOTS: tl.constexpr,
     PRECISION: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr,
@@ -598,7 +578,7 @@ def top(
     for at in range(begin, end, BN):
         score = scores(
             q_tile, g_tile, k, v, from_k, from_v, k_row, v_row, keys, i_place, at + tl.arange(0, BN), low, high,
-            own_state, scale, c, cap, slope, key0, False, DIRECTED, FINITE, CAP,
+            own_state, scale, c, cap, slope, False, DIRECTED, FINITE, CAP,
             ALIBI, PRECISION, D, BD, DV, BDV, ALIGN, PRODUCT_ALIGN,
         )  # fmt: skip
         kept, keys_kept, reached = keep_best(score, at, kept, keys_kept, reached, none, BN, SLOTS)
@@ -607,7 +587,7 @@ def top(
         at = since + step + tl.where(since + step < begin, 0, end - begin)
         score = scores(
             q_tile, g_tile, k, v, from_k, from_v, k_row, v_row, keys, i_place, at + tl.arange(0, BN), low, high,
-            own_state, scale, c, cap, slope, key0, True, DIRECTED, FINITE, CAP,
+            own_state, scale, c, cap, slope, True, DIRECTED, FINITE, CAP,
             ALIBI, PRECISION, D, BD, DV, BDV, ALIGN, PRODUCT_ALIGN,
         )  # fmt: skip
         kept, keys_kept, reached = keep_best(score, at, kept, keys_kept, reached, none, BN, SLOTS)

@@ -1,6 +1,7 @@
 // The words beside the Heads view: what the chosen tokens look at, or what is drawn at all.
 //
 // `panel` is that of one layer.
+import { latest } from "../data/sources.js";
 import {
   callPath,
   gather,
@@ -285,7 +286,7 @@ class StrongestHeads {
   constructor(view) {
     this.view = view;
     this.root = el("section.strongest", { "aria-label": "Strongest heads of all layers", hidden: true });
-    this.asking = new AbortController();
+    this.request = latest();
     /** What is listed, for tests. @type {{call: Call, head: number, at: number, weight: number}[]} */
     this.best = [];
   }
@@ -301,25 +302,25 @@ class StrongestHeads {
     const stamp = possible ? JSON.stringify([pin, view.level, view.mutes, view.state.entry, calls[0].id]) : "";
     if (stamp === this.stamp) return;
     this.stamp = stamp;
-    this.asking.abort();
-    this.asking = new AbortController();
+    this.request.end();
     this.best = [];
     this.root.hidden = true;
-    if (possible && (pin.side === "query" || view.call.queries <= WHOLE))
-      this.load(calls, pin, this.asking.signal).catch(() => {}); // a file may hold maps only: nothing is listed
+    if (possible && (pin.side === "query" || view.call.queries <= WHOLE)) this.load(calls, pin).catch(() => {}); // a file may hold maps only: nothing is listed
   }
 
-  async load(calls, pin, signal) {
+  async load(calls, pin) {
     const { view } = this;
     const { querySide, keySide, muted, mutedQueries } = view;
     const group = view.sideOf(pin).groups[pin.at];
     const span = `${group[0]}:${group[group.length - 1] + 1}`;
     const part = pin.side === "query" ? { rows: span } : { cols: span };
     const params = { entry: view.state.entry ?? 0, ...part, type: "float16" };
-    const answers = await Promise.all(
-      calls.map((call) => view.context.source.array(`${callPath(view.trace, call)}/weights`, params, signal)),
+    const { source } = view.context;
+    const paths = calls.map((call) => `${callPath(view.trace, call)}/weights`);
+    const answers = await this.request((signal) =>
+      Promise.all(paths.map((path) => source.array(path, params, signal))),
     );
-    if (signal.aborted) return;
+    if (!answers) return;
     const [others, hidden] = pin.side === "query" ? [keySide.groups, muted] : [querySide.groups, mutedQueries];
     const found = answers.flatMap(({ data, shape: [heads, rows, columns] }, at) =>
       Array.from({ length: heads }, (_, head) => {
@@ -351,7 +352,7 @@ class StrongestHeads {
   }
 
   close() {
-    this.asking.abort();
+    this.request.end();
   }
 }
 
@@ -397,7 +398,7 @@ class WhatIfPanel {
     this.root = el("section.what-if", { "aria-label": "What if" });
     this.head = 0;
     this.result = el("div", { role: "status" });
-    this.running = null;
+    this.request = latest();
   }
 
   /** Whether the model that read this trace can run again. */
@@ -445,18 +446,14 @@ class WhatIfPanel {
   }
 
   async run(change) {
-    this.running?.abort();
-    const control = new AbortController();
-    this.running = control;
     const { trace, context } = this.view;
     this.result.replaceChildren(el("p.quietly", "Running the model twice …"));
     try {
       const body = { model: trace.made.model, text: trace.made.text, ...change };
-      const answer = await context.source.post("/api/what-if", body, control.signal);
-      this.result.replaceChildren(...this.report(answer));
-      this.answer = answer;
+      const answer = await this.request((signal) => context.source.post("/api/what-if", body, signal));
+      if (answer) this.result.replaceChildren(...this.report(answer));
     } catch (error) {
-      if (error.name !== "AbortError") this.result.replaceChildren(el("p.problem", error.message));
+      this.result.replaceChildren(el("p.problem", error.message));
     }
   }
 
@@ -494,7 +491,7 @@ class WhatIfPanel {
   }
 
   close() {
-    this.running?.abort();
+    this.request.end();
   }
 }
 
