@@ -38,6 +38,8 @@ from .responses import rounded
 from .traces import TraceView
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jaxtyping import Float
     from torch import Tensor
 
@@ -325,7 +327,8 @@ def what_if(
     """
     plain = library.run(model, text)[0]
     before = _prediction(library, model, text)
-    with ablate(library.loaded(model).model, heads=dict(silence), tokens=hide):
+    heads: dict[int | str, Sequence[int]] = {**silence}
+    with ablate(library.loaded(model).model, heads=heads, tokens=hide):
         changed, prompt = library.run(model, text)
         after = _prediction(library, model, text)
     words = [f"without head {head} of {name}" for name, heads in silence.items() for head in heads]
