@@ -38,8 +38,6 @@ from .responses import rounded
 from .traces import TraceView
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from jaxtyping import Float
     from torch import Tensor
 
@@ -327,7 +325,7 @@ def what_if(
     """
     plain = library.run(model, text)[0]
     before = _prediction(library, model, text)
-    heads: dict[int | str, Sequence[int]] = {**silence}
+    heads: dict[int | str, list[int]] = {name: list(numbers) for name, numbers in silence.items()}
     with ablate(library.loaded(model).model, heads=heads, tokens=hide):
         changed, prompt = library.run(model, text)
         after = _prediction(library, model, text)
