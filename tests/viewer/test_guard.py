@@ -30,7 +30,7 @@ SHORT = 0.4
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for name in ("FIRST", "REQUEST", "READ"):
         monkeypatch.setattr(guard, name, SHORT)
     with serving(Library([TraceView.of(seen_of(length=300, heads=4))])) as server:
@@ -62,14 +62,14 @@ HEAD = b"POST /api/traces HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     [b"", b"G", HEAD, HEAD + b"Content-Length: 100\r\n\r\n{", HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nab"],
     ids=["nothing", "a byte", "half of the headers", "half of the body", "half of a chunk"],
 )
-def test_half_a_request_is_not_waited_for(server: Server, part: bytes) -> None:
-    with connected(server) as connection:
-        connection.sendall(part.replace(b"\r\n", f"\r\nAuthorization: Bearer {server.token}\r\n".encode(), 1))
+def test_half_a_request_is_not_waited_for(hasty: Server, part: bytes) -> None:
+    with connected(hasty) as connection:
+        connection.sendall(part.replace(b"\r\n", f"\r\nAuthorization: Bearer {hasty.token}\r\n".encode(), 1))
         assert is_closed(connection)
 
 
-def test_a_byte_now_and_then_does_not_keep_it_open(server: Server) -> None:
-    with connected(server) as connection:
+def test_a_byte_now_and_then_does_not_keep_it_open(hasty: Server) -> None:
+    with connected(hasty) as connection:
         ending = time.monotonic() + 20
         try:
             while time.monotonic() < ending:
@@ -80,22 +80,22 @@ def test_a_byte_now_and_then_does_not_keep_it_open(server: Server) -> None:
     pytest.fail("it is still open")
 
 
-def test_an_answer_that_nobody_reads_is_dropped(server: Server) -> None:
-    with connected(server) as connection:
+def test_an_answer_that_nobody_reads_is_dropped(hasty: Server) -> None:
+    with connected(hasty) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        trace = next(iter(server.app.state.jobs.library.traces))
-        token = f"Authorization: Bearer {server.token}\r\n".encode()
+        trace = next(iter(hasty.app.state.jobs.library.traces))
+        token = f"Authorization: Bearer {hasty.token}\r\n".encode()
         line = f"GET /api/traces/{trace}/calls/0/weights HTTP/1.1\r\nHost: 127.0.0.1\r\n".encode()
         for _ in range(8):  # more than the buffers of the system hold
             connection.sendall(line + token + b"\r\n")
         ending = time.monotonic() + 30
-        while server._server.server_state.connections:
+        while hasty._server.server_state.connections:
             assert time.monotonic() < ending, "it is still open"
             time.sleep(0.05)
 
 
-def test_who_is_quick_is_answered(server: Server) -> None:
-    with client_of(server) as client:
+def test_who_is_quick_is_answered(hasty: Server) -> None:
+    with client_of(hasty) as client:
         for _ in range(3):
             assert client.get("/api/about").status_code == 200
             time.sleep(SHORT * 1.5)  # idle between two requests, which uvicorn allows for longer
