@@ -81,7 +81,7 @@ def run_blocks(
         inputs = _Inputs(energies, normalize, v)
         opaque = any(part.opaque for part in (energies.form, normalize, *energies.modifiers))
         draws = opaque or normalize.samples  # a user's function may draw random numbers
-        if cut and torch.is_grad_enabled() and inputs.are_all(lambda e, w, x: block(e, w, x, *few)[0]):
+        if torch.is_grad_enabled() and inputs.are_all(lambda e, w, x: block(e, w, x, *few)[0]):
             out, state = _Blocks.apply(block, inputs, cut, draws, out, state, *inputs.tensors)
         else:
             for n, i, j in cut:
