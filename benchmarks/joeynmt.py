@@ -30,8 +30,8 @@ import torch
 from benchmarks.joeynmt_models import batches, ours, sentences, their_batch, theirs
 from regard.decoding import search
 from regard.models import EncoderDecoder
-from regard.training.device import CudaGraphs
-from regard.training.optimizer import make_optimizer
+from regard.training.devices import CudaGraphs
+from regard.training.parameters import make_optimizer
 from regard.training.recipe_sections import TrainingSection
 
 if TYPE_CHECKING:

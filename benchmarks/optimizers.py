@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks.training_runs import trained, training_speed
-from regard.training import optimizer as own
+from regard.training import parameters as own
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -22,12 +22,12 @@ class Settings(BaseModel):
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"beams": 9999}, "is 9999; it should be at most 1,600"),
-        ({"beams": 0}, "is 0; it should be at least 1"),
+        ({"beams": 9999}, "is 9999; it should be less than or equal to 1600"),
+        ({"beams": 0}, "is 0; it should be greater than or equal to 1"),
         ({"rate": 0.0}, "is 0.0; it should be greater than 0"),
         ({"rate": 1.0}, "is 1.0; it should be less than 1"),
-        ({"texts": ["a", "b"]}, "has 2 entries; it should have at most 1"),
-        ({"texts": ["abc"]}, "has 3 characters; it should have at most 2"),
+        ({"texts": ["a", "b"]}, "is ['a', 'b']: List should have at most 1 item after validation, not 2"),
+        ({"texts": ["abc"]}, "is 'abc': String should have at most 2 characters"),
         ({"word": " "}, "is ' '; it should have a character that is not a space"),
         ({"kind": "c"}, "is 'c'; it should be 'a' or 'b'"),
         ({"kind": "c" * 100}, f"is '{'c' * 78}…; it should be 'a' or 'b'"),

@@ -45,6 +45,7 @@ LOADERS = {
     "decoding/load_model_and_tokenizers.py": "JSON and TOML",
     "demo.py": "a folder of a model of regard",
     "files.py": "JSON",
+    "learn/check.py": "TOML of the package",
     "models/picture_encoders.py": "torch.load with weights_only=True",
     "models/pretrained.py": "JSON and safetensors; model types are a fixed list; plug-ins (plugins.py) need the user's "
     "permission, by the name of their package",
@@ -54,12 +55,11 @@ LOADERS = {
     "training/batches.py": "JSON",
     "training/checkpoint.py": "torch.load with weights_only=True, and safetensors",
     "training/evaluation.py": "TOML",
-    "training/fine_tuning.py": "the `tokenizers` library, from JSON; a folder of a model of regard",
     "training/own_model.py": "TOML; safetensors, or `from_pretrained` of the caller's own class",
+    "training/parameters.py": "the `tokenizers` library, from JSON; a folder of a model of regard",
     "training/recipe_files.py": "TOML",
     "training/results.py": "JSON",
     "training/run.py": "TOML",
-    "training/streams.py": "JSON",
     "viewer/export.py": "JSON of its own server",
     "viewer/model_routes.py": "JSON that ships",
 }

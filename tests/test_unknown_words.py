@@ -9,7 +9,7 @@ import pytest
 
 from regard.data import Pair, Tokenizer, TokenizerPair
 from regard.special_tokens import UNKNOWN
-from regard.training.fine_tuning import extended_tokenizer
+from regard.training.parameters import extended_tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,8 +22,9 @@ STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "regard",
 }
-SHIFT, SHADE = 0.25, 6
-"""Coordinates in points, and levels of a colour in 255, by which two drawings of one figure may differ."""
+SHIFT, SHADE = 2.0, 6
+"""Coordinates in points, and levels of a colour in 255, by which two drawings of one figure may differ: processors
+round differently, and a curve of a training shows it."""
 NUMBER = re.compile(r"#[0-9a-f]{6}\b|-?\d+(?:\.\d+)?(?:e-?\d+)?")
 IMAGE = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")
 

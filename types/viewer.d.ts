@@ -62,10 +62,11 @@ declare global {
   interface ArrayAnswer {
     data: Float32Array | Uint8Array;
     shape: number[];
-    type: string;
+    type?: string;
     peaks?: number[];
-    computed: number;
-    note: string;
+    /** The share of it that is computed; all, where nothing is said. */
+    computed?: number;
+    note?: string;
   }
 
   type QueryParameters = Record<string, string | number | null | undefined>;
@@ -108,10 +109,7 @@ declare global {
 
   type Level = "token" | "word";
   type Pen = CanvasRenderingContext2D;
-  type Picture =
-    | { width: number; height: number; draw(pen: Pen): void }
-    | { svg: string }
-    | { canvas: HTMLCanvasElement };
+  type Picture = { width: number; height: number; draw(pen: Pen): void };
   /** What a picture's colours mean: one colour for each entry, or a ramp from one number to another, or both. */
   interface Legend {
     entries?: { label: string; color: string }[];

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +24,7 @@ from .decoding.classification import classify
 from .decoding.translation import read, translate
 from .messages import count_of
 from .seeing.align import translation_word_weights
-from .viewer.guard import LOOPBACK, Guard, RequestError
+from .viewer.guard import LOOPBACK, ClientDisconnected, Guard, RequestError
 from .viewer.responses import ERRORS, JSON
 from .viewer.server import add_error_handlers
 from .viewer.tiles import unless_disconnected
@@ -102,31 +102,30 @@ def _translated(result: translation.Translation, settings: Settings) -> dict[str
     several = zip(result.texts, result.hypotheses, strict=True)
     hypotheses = [{"text": text, "score": round(hypothesis.score, 5)} for text, hypothesis in several]
     answer: dict[str, Any] = {**hypotheses[0], "source": result.source}
-    answer |= {"hypotheses": hypotheses} if settings.best > 1 else {}
-    alignment = None
+    if settings.best > 1:
+        answer["hypotheses"] = hypotheses
+    if settings.weights:
+        answer["alignment"] = None
     if result.weights is not None and len(result.source_tokens) > 1:
         weights, target, source = translation_word_weights(result)
-        alignment = {"source": source, "target": target, "weights": _rounded(weights)}
-    return answer | ({"alignment": alignment} if settings.weights else {})
+        answer["alignment"] = {"source": source, "target": target, "weights": _rounded(weights)}
+    return answer
 
 
 def _labelled(result: classification.Classification, tokenizers: Any, settings: Settings) -> dict[str, Any]:
     probabilities = {label: round(share, 5) for label, share in result.probabilities.items()}
-    answer = {"label": result.label, "probabilities": probabilities, "source": result.source}
-    alignment = None
+    answer: dict[str, Any] = {"label": result.label, "probabilities": probabilities, "source": result.source}
+    if settings.weights:
+        answer["alignment"] = None
     if result.weights is not None:
         pieces = tokenizers.source.pieces([int(number) for number in result.numbers])
-        alignment = {"source": pieces, "weights": _rounded(result.weights)}
-    return answer | ({"alignment": alignment} if settings.weights else {})
+        answer["alignment"] = {"source": pieces, "weights": _rounded(result.weights)}
+    return answer
 
 
 def _rounded(weights: Tensor) -> list[Any]:
     rounded: list[Any] = weights.double().mul(10**5).round().div(10**5).tolist()
     return rounded
-
-
-class Stopped(Exception):
-    """Nobody waits for a text of the batch that is computed."""
 
 
 @dataclass(eq=False)
@@ -136,18 +135,21 @@ class WaitingText:
     settings: Settings
     due: float
     """When it would be computed if its request were alone."""
-    answer: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    answer: asyncio.Future[Any]
 
 
 class Batches:
     """Computes texts in batches of at most `size`, and of as many tokens, padding counted, as suit the model.
 
-    Texts are computed in the order in which they are due: a small request passes a large one, whose later texts are due
-    later, and nothing is passed for ever. A thread of its own computes the long texts: others never wait for them.
+    The first text of a batch waits `wait` seconds; `room` texts may wait. They are computed in the order in which they
+    are due: a small request passes a large one, whose later texts are due later, and nothing is passed for ever. A
+    thread of its own computes the long texts: others never wait for them.
     """
 
-    def __init__(self, model: ServedModel, *, size: int, wait: float, room: int, metrics: Metrics) -> None:
-        self.model, self.size, self.wait, self.room, self.metrics = model, size, wait, room, metrics
+    def __init__(
+        self, model: ServedModel, metrics: Metrics, *, batch: int = 64, wait: float = 0.005, queue: int = 1024
+    ) -> None:
+        self.model, self.metrics, self.size, self.wait, self.room = model, metrics, batch, wait, queue
         self.queues: list[list[WaitingText]] = [[] for _ in range(model.threads)]
         self.changed = [asyncio.Event() for _ in self.queues]
 
@@ -163,15 +165,13 @@ class Batches:
         if self.waiting + len(texts) > self.room:
             held = f"its queue has {count_of(self.waiting, 'text')}, and room for {self.room}"
             raise RequestError(503, f"the server is busy: {held}; try again later")
-        due = time.monotonic()
-        submitted: dict[int, WaitingText] = {}
+        due, answers = time.monotonic(), [asyncio.get_running_loop().create_future() for _ in texts]
         for n in sorted(range(len(texts)), key=lengths.__getitem__):  # those of like length need little padding
             due += lengths[n] * settings.beams / SPEED
-            submitted[n] = WaitingText(texts[n], lengths[n], settings, due)
             thread = -1 if lengths[n] > LONG else 0
-            self.queues[thread].append(submitted[n])
+            self.queues[thread].append(WaitingText(texts[n], lengths[n], settings, due, answers[n]))
             self.changed[thread].set()
-        return [submitted[n].answer for n in range(len(texts))]
+        return answers
 
     async def run(self, thread: int) -> None:
         """Compute what comes, until cancelled."""
@@ -200,7 +200,7 @@ class Batches:
         began = time.perf_counter()
         answers = await asyncio.to_thread(self._answers, batch)
         self.metrics.add("regard_texts_total", value=len(batch))
-        self.metrics.observe("regard_batch_size", len(batch), SIZES)
+        self.metrics.observe("regard_batch_size", len(batch))
         self.metrics.observe("regard_batch_seconds", time.perf_counter() - began)
         for text, answer in zip(batch, answers, strict=True):
             if not text.answer.done():
@@ -212,43 +212,41 @@ class Batches:
 
         def stop_if_left() -> None:
             if all(text.answer.done() for text in batch):
-                raise Stopped
+                raise ClientDisconnected
 
         try:
             with before_each_step(stop_if_left):
                 return self.model([text.text for text in batch], batch[0].settings)
-        except Stopped as stopped:
-            return [stopped] * len(batch)
         except BaseException as error:  # a panic of an extension in Rust is no Exception, and would end the event loop
-            if len(batch) > 1:
+            if len(batch) > 1 and not isinstance(error, ClientDisconnected):
                 return [answer for text in batch for answer in self._answers([text])]
-            return [error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")]
+            stopped = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
+            return [stopped] * len(batch)
 
 
-LATENCIES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-METRICS = {
-    "regard_requests_total": "counter",
-    "regard_texts_total": "counter",
-    "regard_request_seconds": "histogram",
-    "regard_batch_size": "histogram",
-    "regard_batch_seconds": "histogram",
+BOUNDS = {
+    "regard_batch_size": (1, 2, 4, 8, 16, 32, 64, 128, 256),
+    "regard_batch_seconds": (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+    "regard_request_seconds": (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 }
+"""Of each histogram; the other metrics are counters."""
 
 
 class Metrics:
     """What `GET /metrics` reports, in the text format of Prometheus."""
 
     def __init__(self) -> None:
-        self.values: dict[str, dict[str, float]] = {name: {} for name in METRICS}
+        self.values: dict[str, dict[str, float]] = {
+            name: {} for name in ("regard_requests_total", "regard_texts_total", *BOUNDS)
+        }
 
     def add(self, name: str, series: str = "", value: float = 1) -> None:
         """To a series of a metric, which `series` tells from others: a suffix or labels."""
         self.values[name][series] = self.values[name].get(series, 0) + value
 
-    def observe(self, name: str, value: float, bounds: Sequence[float] = LATENCIES) -> None:
+    def observe(self, name: str, value: float) -> None:
         """How many values are at most each bound, their sum, and their count."""
-        for bound in bounds:
+        for bound in BOUNDS[name]:
             self.add(name, f'_bucket{{le="{bound}"}}', value <= bound)
         self.add(name, '_bucket{le="+Inf"}')
         self.add(name, "_sum", value)
@@ -262,8 +260,9 @@ class Metrics:
 
     def text(self, waiting: int) -> str:
         lines = [f"# TYPE regard_queue_length gauge\nregard_queue_length {waiting}\n"]
-        for name, kind in METRICS.items():
-            lines += [f"# TYPE {name} {kind}\n", *(f"{name}{x} {n:.10g}\n" for x, n in self.values[name].items())]
+        for name, series in self.values.items():
+            kind = "histogram" if name in BOUNDS else "counter"
+            lines += [f"# TYPE {name} {kind}\n", *(f"{name}{x} {n:.10g}\n" for x, n in series.items())]
         return "".join(lines)
 
 
@@ -284,18 +283,11 @@ class TranslationRequest(TextsRequest):
 
 
 def create_serve_app(
-    model: ServedModel,
-    hosts: frozenset[str] = LOOPBACK,
-    token: str | None = None,
-    port: int = 0,
-    *,
-    batch: int = 64,
-    wait: float = 0.005,
-    queue: int = 1024,
+    model: ServedModel, hosts: frozenset[str] = LOOPBACK, token: str | None = None, port: int = 0, **limits: Any
 ) -> FastAPI:
-    """The application: batches of at most `batch` texts, whose first waits `wait` seconds; `queue` texts may wait."""
+    """The application; `limits` are those of `Batches`."""
     metrics = Metrics()
-    batches = Batches(model, size=batch, wait=wait, room=queue, metrics=metrics)
+    batches = Batches(model, metrics, **limits)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

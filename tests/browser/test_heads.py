@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -318,7 +319,7 @@ def test_a_hostile_token_is_text(page: Page, server: Server, library: Library, m
     assert minilm.text is not None
     bad = "<img src=x onerror=document.title='bad'>"
     tokens = [bad if at == 3 else token for at, token in enumerate(minilm.text.tokens)]
-    shown = TraceView.of(minilm, bad, {"text": [TokenLabels.of(tokens)]})
+    shown = replace(TraceView.of(minilm, bad), sides={"text": [TokenLabels.of(tokens)]})
     library.add(shown)
     look(page, server, READY, view="heads", trace=shown.id, pins=["q3"])
     assert bad in page.locator("aside h2").inner_text()

@@ -88,7 +88,7 @@ def test_what_cannot_be_drawn_is_reported_before_anything_is_shown(
     common = ("see", folder, "the cat sat", "--device", "cpu", "--save", str(tmp_path / "trace"), "--layer")
     assert "2 layers of 2 heads; there is no 7.0" in refused(*common, "7")
     assert "2 layers of 2 heads; there is no 1.2" in refused(*common, "1", "--head", "2")
-    monkeypatch.setattr("regard.seeing.head_report.MAX_TOKENS", 3)
+    monkeypatch.setattr("regard.seeing.patterns.MAX_TOKENS", 3)
     assert "up to 3 tokens, there are 5; leave --layer out" in refused(*common, "1")
     assert capsys.readouterr().out == ""
     assert not any(tmp_path.iterdir())

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from regard import load_trace
 from regard.data import LabelSet, Tokenizer, TokenizerPair
 from regard.data.tokenizer_pair import make_reader
 from regard.decoding import load_model_and_tokenizers
@@ -33,8 +34,7 @@ from regard.models import (
     RecurrentDecoderConfig,
     RecurrentEncoderConfig,
 )
-from regard.seeing.head_report import row_and_column_tokens
-from regard.seeing.trace import load_trace
+from regard.seeing.patterns import row_and_column_tokens
 from regard.viewer.traces import TraceView
 
 

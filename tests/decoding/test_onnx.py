@@ -121,7 +121,7 @@ def test_each_row_is_that_of_its_decoder(tmp_path: Path) -> None:
     check_steps(model, folder, beams=3)
     source, lengths = sources(model)
     encoder = graph(folder / "encoder.onnx")
-    assert encoder(fed(source.flip(0), lengths.flip(0)))["memory.decoder"].tolist() == [1, 0]
+    assert encoder(fed(source.flip(0), lengths.flip(0)))["memory.choice"].tolist() == [1, 0]
     with pytest.raises(Exception, match=r"out of data bounds|invalid index"):
         encoder({"source": np.array([[6, 8, 2]]), "lengths": np.array([3])})
 

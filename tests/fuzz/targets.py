@@ -16,21 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .http_requests import mutated_request, right_request, routes
 from .mutators import VALUES, mutated_bytes, mutated_json, mutated_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from .http_requests import Parts
-
     Target = Callable[[Random, Path], None]
 
 REFUSALS = (ValueError, OSError)
 REMOVED = "<removed>"
-LONGEST_WAIT = 600
-"""Seconds that a case may take on a busy machine; the limit on its processor time is much lower."""
 
 
 @cache
@@ -149,41 +144,6 @@ def media(chance: Random, folder: Path) -> None:
     reader.encode(str(file))
 
 
-@cache
-def application() -> Any:
-    """The viewer with one trace without its model, one with it, and the models that ship."""
-    from regard.viewer.library import Library, installed_models
-    from regard.viewer.server import create_app
-    from regard.viewer.traces import TraceView
-    from tests.support.viewer_client import seen_of
-
-    library = Library([TraceView.of(seen_of())], [model for model in installed_models() if model.ours])
-    library.read("shakespeare-transformer", "to be or not").pinned = True
-    return create_app(library)
-
-
-def http(chance: Random, folder: Path) -> None:
-    send(application(), random_request(chance))
-
-
-def random_request(chance: Random) -> Parts:
-    """A request to any route, mutated."""
-    app = application()
-    right = right_request(app, chance.choice(routes(app)), chance, base("media"))
-    return mutated_request(app, right, chance)
-
-
-def send(app: Any, parts: Parts) -> None:
-    """Send a request. A status of 4xx is a refusal, whose reason is in the body; a 5xx or an exception is a defect."""
-    from regard.viewer.responses import request
-    from tests.support.viewer_client import answered
-
-    answer = answered(request(app, parts.method, parts.url, parts.content), LONGEST_WAIT)
-    assert answer.status < 500, (parts, answer.status, answer.body[:300])
-    if answer.status >= 400:
-        raise ValueError(json.loads(answer.body)["error"])
-
-
 def attend(chance: Random, folder: Path) -> None:
     """Shapes that fit or not, and every option; what is computed is compared with the definition in float64."""
     import regard
@@ -295,7 +255,6 @@ TARGETS: dict[str, Target] = {
     "model folders": model_folders,
     "corpora": corpora,
     "media": media,
-    "http": http,
     "attend": attend,
 }
 

@@ -1,10 +1,11 @@
-"""Fuzzing in seconds: a few cases of every target, and all that once failed. `make fuzz` takes half an hour."""
+"""Fuzzing: a few cases of every target, of which `make fuzz` runs REGARD_EXAMPLES; and all that once failed."""
 
 from __future__ import annotations
 
 import json
+import os
+from datetime import timedelta
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -17,8 +18,7 @@ pytest.importorskip("soundfile")
 pytest.importorskip("PIL")
 pytest.importorskip("transformers")
 
-from .http_requests import Parts, mutated_request, right_request, routes
-from .targets import REFUSALS, TARGETS, application, base, random_request, read_model, read_trace, run, send
+from .targets import REFUSALS, TARGETS, read_model, read_trace, run
 
 CORPUS = json.loads((Path(__file__).parent / "corpus.json").read_text(encoding="utf-8"))
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -27,9 +27,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_is_refused_says_why(target: str) -> None:
     @settings(
-        max_examples=15,
-        deadline=None,
-        derandomize=True,
+        max_examples=int(os.environ.get("REGARD_EXAMPLES", "15")),
+        deadline=timedelta(minutes=1),
+        derandomize="REGARD_EXAMPLES" not in os.environ,
         database=None,
         phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),
@@ -63,26 +63,3 @@ def test_a_defect_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TARGETS, "traces", fails)
     with pytest.raises(KeyError):
         run("traces", 0)
-
-
-def test_every_route_is_fuzzed() -> None:
-    """Each route that the server has accepts its right request, and is among the requests that are mutated."""
-    app = application()
-    described = {(method.upper(), path) for path, item in app.openapi()["paths"].items() for method in item}
-    for route in routes(app):
-        send(app, right_request(app, route, Random(0), base("media")))
-    requests = [random_request(Random(seed)) for seed in range(500)]
-    assert {parts.path for parts in requests} == {path for _, path in routes(app)}
-    assert {(parts.method, parts.path) for parts in requests} >= described
-
-
-def test_a_status_is_accepted_refused_or_a_defect() -> None:
-    app = application()
-    right = right_request(app, ("GET", "/api/traces/{trace}/stats"), Random(0), base("media"))
-    send(app, right)
-    with pytest.raises(ValueError, match="no entry 99"):
-        send(app, Parts("GET", right.path, right.parameters, [("entry", 99)]))
-    with pytest.raises(ValueError, match="no route"):
-        send(app, Parts("GET", "/api/other", {}, []))
-    mutated = [mutated_request(app, right, Random(seed)).url for seed in range(50)]
-    assert len(set(mutated)) > 10

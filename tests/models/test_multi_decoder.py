@@ -10,6 +10,8 @@ import torch
 from regard.data import Batch
 from regard.decoding import search
 from regard.models import (
+    Annotations,
+    Encoder,
     EncoderDecoder,
     EncoderDecoderConfig,
     MultiDecoder,
@@ -19,6 +21,8 @@ from regard.models import (
     TransformerDecoderConfig,
     load,
 )
+from regard.models.multi_decoder import TagEncoder
+from regard.special_tokens import BEGIN, END
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,3 +124,15 @@ def test_impossible_configurations(settings: dict[str, object], expected: str) -
     encoder = RecurrentEncoderConfig(embedding=8, width=4)
     config = MultiDecoderConfig(10, 10, encoder, DECODERS[0], **settings)  # type: ignore[arg-type]
     assert any(expected in problem for problem in config.problems())
+
+
+def test_in_place_of_a_tag_stands_the_begin_token() -> None:
+    class Echo(Encoder):
+        width = 1
+
+        def forward(self, source: torch.Tensor, lengths: torch.Tensor) -> Annotations:
+            return Annotations(source[..., None].float(), lengths, source[:, 0, None].float())
+
+    annotations = TagEncoder(Echo(), [7, 8])(torch.tensor([[8, 5, END], [7, 6, END]]), torch.tensor([3, 3]))
+    assert annotations.vectors[:, 0, 0].tolist() == [BEGIN, BEGIN]
+    assert annotations.decoder.tolist() == [1, 0]

@@ -205,7 +205,7 @@ def test_a_gradient_that_cannot_be_kept_does_not_stop_the_backward_pass(monkeypa
 
     monkeypatch.setattr(TensorStorage, "store", store)
     model = Stack(CASES["sdpa"][0]).double()
-    with watch(model, gradients=True) as seen:
+    with watch(model, limit="1GB", gradients=True) as seen:
         model(torch.randn(2, 7, 8, dtype=torch.float64)).sum().backward()
     with pytest.raises(ValueError, match=r"layers\.0 has no gradient: it could not be kept: no space left"):
         _ = seen[0].gradient

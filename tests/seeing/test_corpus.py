@@ -131,7 +131,7 @@ def test_refusals(tmp_path: Path) -> None:
         corpus._merged(folder, TEXTS + 1)
     part = next(folder.glob("part-*"))
     (folder / "part-9-copy.safetensors").write_bytes(part.read_bytes())
-    with pytest.raises(ValueError, match="two runs used the folder"):
+    with pytest.raises(ValueError, match="two runs used it at a time"):
         run_corpus(TEXTS, _add, folder, {"model": "a"}, process=Process())
     (folder / "part-9-copy.safetensors").write_bytes(part.read_bytes()[:100])
     with pytest.raises(ValueError, match=r"part-9-copy.safetensors is damaged .* delete it"):
@@ -184,3 +184,23 @@ def test_tokens_have_no_mean() -> None:
     tokens = Effects("tokens", "zero", [Site(token=0)], torch.zeros(1), torch.zeros(1, 1))
     with pytest.raises(ValueError, match="no mean over texts"):
         add_effects(Sums(), tokens)
+
+
+# The thread of gloo that drops the tensor waits for Python's lock until the first function at exit has run.
+GLOO = """
+import atexit, sys, torch
+from torch import distributed
+from regard.seeing.corpus import leave_groups_at_exit
+
+distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+leave_groups_at_exit()
+atexit.register(sum, range(20_000_000))
+sys.setswitchinterval(60)
+distributed.all_reduce(torch.ones(8), async_op=True)
+"""
+
+
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs gloo")
+def test_a_thread_of_gloo_drops_its_tensor_before_the_interpreter_ends() -> None:
+    done = subprocess.run([sys.executable, "-c", GLOO], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, (done.returncode, done.stderr)

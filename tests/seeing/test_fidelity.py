@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import regard
 from regard import Additive, attend, dense, note, padding, watch
-from regard.seeing import taps_huggingface
+from regard.seeing import taps
 from regard.seeing.trace import Seen
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def test_written_out_weights_are_those_that_were_used_though_the_energies_are_ov
 # Wrong weights do not pass
 
 
-@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("length", [6, 128])
 def test_a_missing_mask_is_detected_where_all_values_are_alike(kind: torch.dtype, length: int) -> None:
     q, k, v = (torch.randn(2, 4, length, 16, generator=torch.Generator().manual_seed(at)) for at in range(3))
@@ -311,7 +311,7 @@ def eager(change: float, heads: int, shared: int, length: int, dropout: float = 
 
     model = nn.ModuleList([module])
     with torch.no_grad(), watch(model) as seen:
-        taps_huggingface._attention(function, "eager", module, q, k, v, None, scaling=0.3, dropout=dropout)
+        taps._attention(function, "eager", module, q, k, v, None, scaling=0.3, dropout=dropout)
     assert not seen.missed
     return seen[0], kept[0]
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import watch
-from regard.seeing.analysis import ablate, output_difference
+from regard.seeing.analysis import ablate
 from regard.seeing.generation import CLOSED
 from regard.seeing.interventions import Ablation
 
@@ -148,18 +148,6 @@ def test_what_cannot_be_ablated_is_reported() -> None:
     assert not hasattr(F.scaled_dot_product_attention, "__wrapped__")
 
 
-def test_differences_are_divergences_of_the_distributions() -> None:
-    before, after = torch.randn(2, 3, 7), torch.randn(2, 3, 7)
-    result = output_difference(before, after)
-    expected = F.kl_div(after.log_softmax(-1), before.softmax(-1), reduction="none").sum(-1)
-    assert torch.allclose(result.divergence, expected, atol=1e-6)
-    assert result.before[0][0] == int(before[-1, -1].argmax())
-    assert result.after[0][1] == pytest.approx(float(after[-1, -1].softmax(-1).max()))
-    assert float(output_difference(before, before).divergence.abs().max()) < 1e-6
-    with pytest.raises(ValueError, match="one shape"):
-        output_difference(before, after[:1])
-
-
 class WrittenOut(nn.Module):
     """Attention by a softmax and a product, in one of the ways that models write it."""
 
@@ -201,9 +189,9 @@ def test_heads_of_attention_written_out_are_silenced(way: str) -> None:
         assert not model[1](x)[..., 4:6].any()
         assert model[1](x)[..., :4].all()
     torch.testing.assert_close(model[0](x), first)
-    from regard.seeing import routing
+    from regard.seeing.watch import local
 
-    assert not routing.local.state.softmaxes
+    assert not local.state.softmaxes
 
 
 def test_what_attention_written_out_cannot_lose_is_refused_by_name() -> None:

@@ -1,19 +1,24 @@
-"""The row state that PyTorch's fused kernels leave for their backward pass."""
+"""The taps of PyTorch's functions: row states, functions that other code replaced, nn.MultiheadAttention."""
 
-from collections.abc import Callable, Sequence
+from __future__ import annotations
+
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.utils.parametrize import register_parametrization
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from regard import watch
 from regard.seeing.taps import saved_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 
 def _inputs(device: str = "cpu", dtype: torch.dtype = torch.float32, keys: int = 3) -> list[torch.Tensor]:
@@ -107,15 +112,9 @@ def _llama() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("way", ["function", "mode", "subclass"])
-def test_attention_that_other_code_replaced_is_called_as_it_is(
-    way: str, known: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attention_that_other_code_replaced_is_called_as_it_is(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = _llama(), torch.randn(1, 5, 16)
-    if known:
-        with torch.no_grad(), watch(model):
-            model(inputs_embeds=x)
     if way == "function":
         own = F.scaled_dot_product_attention
         monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *args, **options: _doubled(own, args, options))
@@ -127,3 +126,31 @@ def test_attention_that_other_code_replaced_is_called_as_it_is(
         with watch(model) as seen, context:
             assert torch.equal(model(inputs_embeds=x, use_cache=False)[0], expected)
     assert seen.faithful is False
+
+
+INNER = "0.out_proj.parametrizations.weight.0"
+
+
+class WrittenOut(nn.Module):
+    def forward(self, w: Tensor) -> Tensor:
+        return (w @ w.mT).softmax(-1) @ w
+
+
+class ByFunction(nn.Module):
+    def forward(self, w: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(w[None], w[None], w[None])[0]
+
+
+@pytest.mark.parametrize("weights", [True, False], ids=["with weights", "without weights"])
+@pytest.mark.parametrize("inner", [WrittenOut, ByFunction])
+def test_attention_that_computes_a_parameter_has_its_own_name(inner: type[nn.Module], weights: bool) -> None:
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    register_parametrization(attention.out_proj, "weight", inner(), unsafe=True)
+    model, x = nn.Sequential(attention), torch.randn(1, 5, 8)
+    with torch.no_grad(), watch(model) as seen:
+        model[0](x, x, x, need_weights=weights)
+    assert seen.faithful is True
+    assert [call.name for call in seen if call.shape[-1] == 5] == ["0"]
+    others = [call.name for call in seen if call.shape[-1] == 8]
+    assert others
+    assert set(others) == {INNER}

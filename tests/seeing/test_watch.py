@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -185,17 +184,6 @@ def test_a_transformer_decoder_has_self_and_cross_attention() -> None:
     assert seen.faithful
 
 
-def test_parameters_changed_since_are_refused() -> None:
-    model = nn.MultiheadAttention(16, 4, batch_first=True)
-    x = torch.randn(1, 3, 16)
-    with watch(model) as seen:
-        model(x, x, x)
-    with torch.no_grad():
-        model.in_proj_weight.mul_(2)
-    with pytest.raises(RuntimeError, match="changed in place"):
-        seen[0].weights  # noqa: B018
-
-
 # Hugging Face's other implementations
 
 
@@ -325,19 +313,6 @@ def test_kept_elsewhere_it_answers_the_same(where: str, tmp_path: Path) -> None:
         watch(model, keep="/nowhere/at/all")
 
 
-def test_changes_in_place_are_noticed() -> None:
-    def careless(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = F.scaled_dot_product_attention(q, k, v)
-        k.mul_(0)
-        return out
-
-    model = Attention(careless)
-    with torch.no_grad(), watch(model) as seen:
-        model(torch.randn(1, 3, 16))
-    with pytest.raises(RuntimeError, match="in place"):
-        seen[0].weights.entropy()
-
-
 def test_unfaithful_weights_are_reported() -> None:
     def wrong(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         out = plain(q, k, TRIANGLE) @ v
@@ -353,25 +328,6 @@ def test_unfaithful_weights_are_reported() -> None:
     console = rich.Console(record=True, force_terminal=True, width=120, color_system="truecolor")
     console.print(seen)
     assert "\x1b[31m" in console.export_text(styles=True)
-
-
-@pytest.mark.parametrize("kind", [torch.float64, torch.float16, torch.bfloat16])
-def test_every_precision_has_a_budget_that_tells_right_from_wrong(kind: torch.dtype) -> None:
-    model, x = Stack().to(kind), torch.randn(2, 40, 16, dtype=kind) * 3
-    with torch.no_grad(), watch(model) as seen:
-        model(x)
-    assert seen.faithful, seen
-
-    def forgets(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        with torch.no_grad():
-            note(q, k, v, out)
-        return out
-
-    wrong = Attention(forgets).to(kind)
-    with torch.no_grad(), watch(wrong) as seen:
-        wrong(x)
-    assert [call.fidelity().faithful for call in seen] == [True, False]  # what sdpa did; what was said of it
 
 
 def compiled_method() -> nn.Module:
@@ -434,22 +390,6 @@ def test_names_find_calls() -> None:
         seen["nothing"]
     assert seen.names == ["layer.0", "layer.1", "layer.2"]
     assert seen["layer.0", 0].head(1).shape == (4, 4)
-
-
-def test_watching_takes_little_time() -> None:
-    """benchmarks/watch_cost.py measures the cost on a real model; this bounds its order of magnitude."""
-    model, x = Stack(4, 256), torch.randn(1, 512, 256)
-    times: dict[bool, list[float]] = {True: [], False: []}
-    with torch.no_grad():
-        for _ in range(10):
-            start = time.process_time()
-            model(x)
-            times[False].append(time.process_time() - start)
-            with watch(model):
-                start = time.process_time()
-                model(x)
-                times[True].append(time.process_time() - start)
-    assert min(times[True]) < 1.25 * min(times[False])
 
 
 def test_a_trace_comes_back_as_it_went(tmp_path: Path) -> None:

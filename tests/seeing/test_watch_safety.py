@@ -1,8 +1,12 @@
-"""watch leaves the model as it was: after exceptions, in its bits, between threads."""
+"""watch leaves the model as it was, sees modules that are added later, and names what ran unseen."""
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
+import weakref
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,10 +17,76 @@ from torch.nn.functional import scaled_dot_product_attention as imported_by_name
 
 import regard
 from regard import watch
+from regard.seeing.watch import opened, report
 from tests.seeing.test_watch import Attention, Stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
+
+
+def test_taps_that_cannot_be_put_in_place_are_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd:
+        def __hash__(self) -> int:
+            raise TypeError("not to be hashed")
+
+        def __call__(self) -> None: ...
+
+    home: Any = ModuleType("someones_model")
+    home.odd, home.sdpa = Odd(), F.scaled_dot_product_attention
+    monkeypatch.setitem(sys.modules, "someones_model", home)
+    mine = type("Mine", (Kernel,), {"__module__": "someones_model"})()
+    before = F.scaled_dot_product_attention
+    with watch(mine):
+        assert home.sdpa is F.scaled_dot_product_attention is not before
+    assert home.sdpa is F.scaled_dot_product_attention is before
+
+    class Broken(ModuleType):
+        @property
+        def __dict__(self) -> dict[str, Any]:
+            raise RuntimeError("not to be read")
+
+    monkeypatch.setitem(sys.modules, "someones_model", Broken("someones_model"))
+    with pytest.raises(RuntimeError, match="not to be read"), watch(mine):
+        pass
+    assert F.scaled_dot_product_attention is before
+    assert "softmax" not in vars(Tensor)
+
+
+class Kernel(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+def test_a_watch_that_another_thread_closes_during_a_call_stops_no_model() -> None:
+    """After each line of the functions that pass a call on, as a switch of threads may be after each."""
+    model, x, lines = Kernel(), torch.randn(1, 2, 3, 4), 0
+    functions = {report.__code__, report.__globals__["_watches_of"].__code__}
+    while True:
+        with torch.no_grad(), watch(model):
+            before, left, module = opened.watches, lines, model
+
+            def follow(frame: FrameType, event: str, _: Any) -> Any:
+                nonlocal left
+                if frame.f_code not in functions:
+                    return None
+                if event == "line":
+                    left -= 1
+                    if left == 0:
+                        opened.watches = ()
+                return follow
+
+            sys.settrace(follow)
+            try:
+                module(x)
+            finally:
+                sys.settrace(None)
+                opened.watches = before
+        if left > 0:
+            break
+        lines += 1
+    assert lines > 5
+
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -82,25 +152,19 @@ def test_the_same_bits_under_what_else_may_be_on(where: str) -> None:
     assert seen.faithful, seen
 
 
-def test_recomputation_in_the_backward_pass_is_not_a_call() -> None:
-    from torch.utils.checkpoint import checkpoint
-
-    model, x = Attention(lambda q, k, v: F.scaled_dot_product_attention(q, k, v)), torch.randn(2, 5, 16)
-    with watch(model) as seen:
-        checkpoint(model, x, use_reentrant=False).sum().backward()  # type: ignore[union-attr]
-    assert len(seen) == 1
-
-
-def test_two_models_in_two_threads_see_their_own() -> None:
-    models = [Attention(lambda q, k, v: F.scaled_dot_product_attention(q, k, v)) for _ in range(2)]
+@pytest.mark.parametrize("models", [1, 2])
+def test_a_watch_has_the_calls_of_its_own_thread(models: int) -> None:
+    """Of one model that two threads watch, or of a model each."""
+    own = [Attention(lambda q, k, v: F.scaled_dot_product_attention(q, k, v)) for _ in range(models)] * (3 - models)
     by_thread: dict[int, regard.Seen] = {}
     start = threading.Barrier(2)
 
     def work(at: int) -> None:
-        with torch.no_grad(), watch(models[at]) as seen:
+        with torch.no_grad(), watch(own[at]) as seen:
             start.wait()
             for _ in range(20):
-                models[at](torch.randn(1, 3 + at, 16))
+                own[at](torch.randn(1, 3 + at, 16))
+            start.wait()
         by_thread[at] = seen
 
     threads = [threading.Thread(target=work, args=(at,)) for at in range(2)]
@@ -108,30 +172,8 @@ def test_two_models_in_two_threads_see_their_own() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [len(by_thread[at]) for at in range(2)] == [20, 20]
-    assert all(call.shape[-1] == 3 + at for at in range(2) for call in by_thread[at])
-    assert all(by_thread[at].faithful for at in range(2))
-
-
-def test_one_model_in_two_threads_each_watching() -> None:
-    model = Attention(lambda q, k, v: F.scaled_dot_product_attention(q, k, v))
-    by_thread: dict[int, list[int]] = {}
-    start = threading.Barrier(2)
-
-    def work(at: int) -> None:
-        with torch.no_grad(), watch(model) as seen:
-            start.wait()
-            for _ in range(10):
-                model(torch.randn(1, 3 + at, 16))
-            start.wait()
-        by_thread[at] = [call.shape[-1] for call in seen]
-
-    threads = [threading.Thread(target=work, args=(at,)) for at in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert by_thread == {0: [3] * 10, 1: [4] * 10}
+    assert {at: [call.shape[-1] for call in seen] for at, seen in by_thread.items()} == {0: [3] * 20, 1: [4] * 20}
+    assert all(seen.faithful for seen in by_thread.values())
 
 
 def test_a_model_run_in_a_thread_of_its_own_is_seen() -> None:
@@ -141,3 +183,132 @@ def test_a_model_run_in_a_thread_of_its_own_is_seen() -> None:
         thread.start()
         thread.join()
     assert len(seen) == 1
+
+
+def test_calls_of_a_module_added_between_two_watches_are_seen() -> None:
+    model, x = nn.Sequential(Kernel()), torch.randn(1, 2, 4, 8)
+    for count in (1, 2):
+        with torch.no_grad(), watch(model) as seen:
+            model(x)
+        assert seen.names == [str(n) for n in range(count)]
+        assert [call.layer for call in seen] == list(range(count))
+        model.append(Kernel())
+
+
+class HashedAttention(nn.Module):
+    """Attention without a function that can be seen: a watch names it as missed."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
+def _set_own_forward(module: nn.Module) -> None:
+    """As the hooks of accelerate do: a forward of the module's own, which calls the one before."""
+    before = module.forward
+    module.forward = lambda x: before(x)
+
+
+def test_a_forward_set_between_two_watches_is_seen() -> None:
+    model, x = nn.Sequential(HashedAttention(), HashedAttention()), torch.randn(1, 2, 4)
+    for change in (lambda _: None, _set_own_forward, _set_own_forward):
+        for part in model:
+            change(part)
+        with torch.no_grad(), watch(model) as seen:
+            model(x)
+        assert [message.partition(": ")[0] for message in seen.missed] == ["0", "1"]
+
+
+def test_a_model_whose_layers_have_a_forward_of_their_own_is_not_kept_alive() -> None:
+    model = nn.Sequential(HashedAttention(), HashedAttention())
+    for part in model:
+        _set_own_forward(part)
+    references = [weakref.ref(part) for part in model.modules()]
+    with torch.no_grad(), watch(model) as seen:
+        model(torch.randn(1, 2, 4))
+    assert len(seen.missed) == 2
+    del model, part, seen
+    gc.collect()
+    assert [reference() for reference in references] == [None, None, None]
+
+
+def test_a_model_is_not_kept_alive() -> None:
+    model = nn.Sequential(Kernel())
+    with watch(model):
+        pass
+    reference = weakref.ref(model)
+    del model
+    gc.collect()
+    assert reference() is None
+
+
+class MambaMixer(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.cumsum(dim=-2)
+
+
+class AttentionScale(nn.Module):
+    """A part of an attention module, not one itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 0.5
+
+
+class AttentionHelper(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1
+
+
+class OuterAttention(nn.Module):
+    """It attends itself, with a part whose class has attention in its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.helper = AttentionHelper()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(self.helper(x), x, x)
+
+
+def seen_of(*layers: nn.Module) -> list[str]:
+    model = nn.Sequential(*layers)
+    with torch.no_grad(), watch(model) as seen:
+        model(torch.randn(1, 2, 5, 4))
+    assert seen.faithful is (not seen.missed)
+    return seen.missed
+
+
+def test_an_attention_module_that_called_nothing_is_named() -> None:
+    (message,) = seen_of(Kernel(), HashedAttention())
+    assert message.startswith("1: it ran without a softmax")
+    assert "regard.note" in message
+
+
+def test_a_state_space_layer_is_named_with_its_reason() -> None:
+    (message,) = seen_of(Kernel(), MambaMixer(), Kernel())
+    assert message == "1: a state-space or linear layer: no weights exist here"
+
+
+def test_parts_of_attention_modules_are_not_named() -> None:
+    assert not seen_of(Kernel(), AttentionScale())
+    assert not seen_of(OuterAttention())
+
+
+def test_what_did_not_run_or_was_not_selected_is_not_named() -> None:
+    model = nn.ModuleList([Kernel(), HashedAttention()])
+    with watch(model) as seen:
+        model[0](torch.randn(1, 2, 5, 4))
+    assert seen.faithful
+    with watch(model, layers="0") as seen:
+        for layer in model:
+            layer(torch.randn(1, 2, 5, 4))
+    assert seen.faithful
+
+
+def test_classes_are_as_before_after_the_watch() -> None:
+    before = HashedAttention.forward
+    model = nn.Sequential(HashedAttention(), HashedAttention())
+    with watch(model), watch(model) as seen:
+        model(torch.randn(1, 2, 5, 4))
+        assert HashedAttention.forward is not before
+    assert HashedAttention.forward is before
+    assert len(seen.missed) == 2

@@ -1,13 +1,24 @@
-"""No corpus is trained on and also validated or tested with."""
+"""Corpora: their splits; prepared once for all runs, the same with and without the cache; several with tags."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner
 
-from regard.training.corpora import check
-from regard.training.recipe_sections import FilesData, StreamData
+from regard.commands import app
+from regard.data import Batches, EncodedCorpus, TokenizerPair
+from regard.data.corpora import phrasebook
+from regard.files import sha256
+from regard.training import Run, corpora
+from regard.training.corpora import CorpusPreparation, check
+from regard.training.recipe_files import load_recipe
+from regard.training.recipe_sections import FilesData, RecipeError, StreamData
+from regard.training.tasks import recipe_task
+from tests.support.tiny_training import measured, recipe_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,3 +66,259 @@ def test_other_files_are_accepted(kind: type[FilesData | StreamData], root: Path
     labels = kind(root=str(root), train=[["train.tsv", "copy.tsv"]], valid=[["other.tsv", "copy.tsv"]])
     check(labels)
     check(kind(root=str(root), train=["train.tsv", "empty.tsv"], valid=["other.tsv"], test=["other.tsv", "none.tsv"]))
+
+
+def prepare(file: Path, folder: Path, *settings: str) -> tuple[Run, list[str]]:
+    recipe = load_recipe(file, settings)
+    lines: list[str] = []
+    folder.mkdir()
+    run = Run.create(recipe, folder)
+    CorpusPreparation(run, recipe_task(recipe), lines.append).prepare()
+    return run, lines
+
+
+def content(run: Run) -> dict[str, str]:
+    files = (path for path in run.data.rglob("*") if path.is_file())
+    return {path.relative_to(run.data).as_posix(): sha256(path) for path in files}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return recipe_file(tmp_path)
+
+
+def test_a_second_run_takes_everything_from_the_cache(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = prepare(file, tmp_path / "first")
+    monkeypatch.setattr(TokenizerPair, "train", lambda *_, **__: pytest.fail("the vocabulary is in the cache"))
+    monkeypatch.setattr(EncodedCorpus, "build", lambda *_, **__: pytest.fail("the corpora are in the cache"))
+    second, lines = prepare(file, tmp_path / "second", "seed=7")
+    assert content(first) == content(second)
+    assert any(line.startswith("train: 300 pairs") for line in lines)
+
+
+def test_one_that_cannot_be_written_is_said_and_changes_nothing(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = prepare(file, tmp_path / "first")
+    (tmp_path / "a file").touch()
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "a file" / "cache"))
+    second, lines = prepare(file, tmp_path / "second")
+    assert content(first) == content(second)
+    assert any("cannot be written" in line for line in lines)
+    assert sorted(path.name for path in second.folder.iterdir() if "cache" in path.name) == []
+
+
+def test_a_vocabulary_is_learned_from_a_sample_of_a_large_corpus(file: Path, tmp_path: Path) -> None:
+    every, lines = prepare(file, tmp_path / "all", "tokenizer.kind=bpe")
+    same, _ = prepare(file, tmp_path / "same", "tokenizer.kind=bpe", "tokenizer.sample=300")
+    assert content(every) == content(same)
+    assert not any("tokenizer.sample" in line for line in lines)
+    sampled, lines = prepare(file, tmp_path / "few", "tokenizer.kind=bpe", "tokenizer.sample=2")
+    assert "it is learned from 2 of 300 rows (tokenizer.sample)" in lines
+    assert len(TokenizerPair.load(sampled.data).source) < len(TokenizerPair.load(every.data).source)
+
+
+def test_what_was_prepared_before_there_was_a_cache_is_prepared_again_alike(file: Path, tmp_path: Path) -> None:
+    """The hashes are those of the version that read and encoded row by row."""
+    run, _ = prepare(file, tmp_path / "run", "data.hold_out=5", "data.valid=[]", "tokenizer.kind=bpe")
+    hashes = {name: digest[:12] for name, digest in content(run).items()}
+    assert hashes == {**hashes, **ROW_BY_ROW}
+
+
+ROW_BY_ROW = {
+    "tokenizer.json": "768cd01a41b0",
+    "train/rows.bin": "b3f9a56459dd",
+    "train/source.bin": "cc551f645bc4",
+    "train/source_lengths.bin": "802e193aea50",
+    "train/source_starts.bin": "8db4e8962184",
+    "train/target.bin": "e38cb64d5f7a",
+    "train/target_lengths.bin": "a1aeb90cd0f1",
+    "valid/rows.bin": "82c64e5359b1",
+    "valid/source.bin": "ca31181943b1",
+    "valid/source_lengths.bin": "420a5a585ef4",
+    "valid/source_starts.bin": "f7a7101a6b3b",
+    "valid/target.bin": "34ce27b3944c",
+    "valid/target_lengths.bin": "c00336ae68e9",
+    "valid.jsonl": "9310d0783d16",
+}
+
+
+def test_valid_pairs_are_those_of_the_split(file: Path, tmp_path: Path) -> None:
+    run, _ = prepare(file, tmp_path / "run")
+    texts = (run.data / corpora.VALID_PAIRS).read_text(encoding="utf-8").splitlines()
+    assert len(texts) == len(EncodedCorpus.load(run.data / "valid")) == 12
+    assert os.stat(run.data / "train" / "target.bin").st_nlink == 2, "a link to the file in the cache"
+
+
+def test_a_vocabulary_of_a_file_that_changed_meanwhile_is_not_kept(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus, train = tmp_path / "train.tsv", TokenizerPair.train
+    former = corpus.read_text(encoding="utf-8")
+
+    def changing(*values: Any, **settings: Any) -> TokenizerPair:
+        corpus.write_text("other words\tothers\n" * 20, encoding="utf-8")
+        return train(*values, **settings)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(TokenizerPair, "train", changing)
+        with pytest.raises(ValueError, match=r"train\.tsv changed while it was read"):
+            prepare(file, tmp_path / "first")
+    corpus.write_text(former, encoding="utf-8")
+    second, _ = prepare(file, tmp_path / "second")
+    source = TokenizerPair.load(second.data).source
+    assert source.decode(source.encode("ba be")) == "ba be"
+
+
+def test_no_row_is_left_out_unless_the_recipe_says_so(file: Path) -> None:
+    assert load_recipe(file).tokenizer.sample == 0
+
+
+@pytest.mark.parametrize("kind", ["word", "character"])
+def test_a_sample_takes_no_letter_or_word_from_a_vocabulary_of_them(kind: str, file: Path, tmp_path: Path) -> None:
+    with (tmp_path / "train.tsv").open("a", encoding="utf-8") as corpus:
+        corpus.write("ba ñ\tbaba ñ\nbe\tbebe\n")
+    run, lines = prepare(file, tmp_path / "run", f"tokenizer.kind={kind}", "tokenizer.sample=4")
+    source = TokenizerPair.load(run.data).source
+    assert source.decode(source.encode("ba ñ")) == "ba ñ"
+    assert not any("tokenizer.sample" in line for line in lines)
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_the_size_of_the_vocabulary_is_said(file: Path, tmp_path: Path, joint: bool) -> None:
+    settings = ["tokenizer.size=100000", f"tokenizer.joint={str(joint).lower()}"]
+    run, lines = prepare(file, tmp_path / "run", *settings)
+    tokenizers = TokenizerPair.load(run.data)
+    sizes = {"source vocabulary": tokenizers.source, "target vocabulary": tokenizers.target}
+    for name, tokenizer in ({"vocabulary": tokenizers.source} if joint else sizes).items():
+        assert f"{name}: {len(tokenizer):,} of at most 100,000 tokens" in lines
+
+
+def test_a_header_that_is_read_as_a_row_is_said(file: Path, tmp_path: Path) -> None:
+    rows = (tmp_path / "train.tsv").read_text(encoding="utf-8")
+    (tmp_path / "train.tsv").write_text(f"source\ttarget\n{rows}", encoding="utf-8")
+    said = "\n".join(prepare(file, tmp_path / "run")[1])
+    assert "train.tsv:1 looks like a header ('source', 'target')" in said
+    assert 'data.columns = ["source", "target"]' in said
+
+
+RECIPE = """
+base = ["bahdanau-phrasebook"]
+[data]
+kind = "files"
+root = "."
+train = ["pairs.tsv"]
+valid = ["valid.tsv"]
+longest = 128
+[tokenizer]
+kind = "bpe"
+size = 150
+joint = true
+[encoder]
+embedding = 8
+width = 8
+[decoder]
+embedding = 8
+width = 8
+[training]
+updates = 4
+tokens = 600
+validate_every = 4
+save_every = 2
+log_every = 1
+average = 1
+warmup = 0
+schedule = "constant"
+accelerator = "cpu"
+tensorboard = false
+[search]
+beams = 1
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Pairs, other pairs to validate with, and more French text."""
+    monkeypatch.chdir(tmp_path)
+    pairs = list(phrasebook.pairs(60, seed=1))
+    for name, rows in (("pairs.tsv", pairs[:40]), ("valid.tsv", pairs[40:44]), ("other.tsv", pairs[44:54])):
+        (tmp_path / name).write_text("".join(f"{p.source}\t{p.target}\n" for p in rows), encoding="utf-8")
+    (tmp_path / "more.fr").write_text("".join(f"{p.target}\n" for p in pairs[54:]), encoding="utf-8")
+    (tmp_path / "mine.toml").write_text(RECIPE, encoding="utf-8")
+    return tmp_path
+
+
+def run(*words: str) -> str:
+    result = CliRunner().invoke(app, list(words), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_weights_and_tags(folder: Path) -> None:
+    settings = ['data.train=["pairs.tsv", "other.tsv"]', "data.weights=[1, 3]", 'data.tags=["<2fr>", "<2xx>"]']
+    run("train", "mine.toml", *settings, "--out", "run")
+    made = Run.open(folder / "run")
+    tokenizers, encoded = TokenizerPair.load(made.data), EncodedCorpus.load(made.data / "train")
+    french, other = (tokenizers.source.encode(tag) for tag in ("<2fr>", "<2xx>"))
+    assert [len(french), len(other)] == [1, 1]
+    assert max(french[0], other[0]) == len(tokenizers.source) - 1
+    batches = recipe_task(made.recipe).batches(encoded, seed=1, epoch=0, rank=0, world=1, fixed_shapes=False)
+    count = Counter(int(row) for batch in batches for row in batch.rows)
+    assert count == {**dict.fromkeys(range(40), 1), **dict.fromkeys(range(40, 50), 3)}
+    for batch in batches:
+        for row, source in zip(batch.rows, batch.source, strict=True):
+            assert source[0] == (french if row < 40 else other)[0]
+    assert EncodedCorpus.load(made.data / "valid")[0][0][0] == french[0]
+    assert "<2fr>" not in (made.data / "tokenizer.json").read_text(encoding="utf-8").partition('"model"')[2]
+    assert run("translate", "--model", "run", "<2xx> the cat sleeps .")
+    plain = Batches(encoded, tokens=600, seed=1)
+    assert Counter(int(row) for batch in plain for row in batch.rows) == dict.fromkeys(range(50), 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["data.weights=[1, 2]"], "2 weights for 1 corpus"),
+        (["data.weights=[0]"], "data.weights"),
+        (['data.tags=["a", "b"]'], "2 tags for 1 corpus"),
+        (['data.tags=["a b"]'], "data.tags"),
+        (["tokenizer.kind=word", "tokenizer.dropout=0.1"], "tokenizer.dropout leaves out merges"),
+        (['data.tags=["<2fr>"]', "tokenizer.kind=word", "tokenizer.slots=4"], "data.tags and tokenizer.slots"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(folder: Path, settings: list[str], message: str) -> None:
+    with pytest.raises(RecipeError, match=message.replace("[", r"\[")):
+        load_recipe(folder / "mine.toml", settings)
+
+
+def test_a_tag_that_a_loaded_vocabulary_lacks_is_refused(folder: Path) -> None:
+    run("train", "mine.toml", "training.updates=1", "--out", "run")
+    with pytest.raises(ValueError, match="'<2fr>' is not one token"):
+        run("train", "mine.toml", "tokenizer.load=run/model", 'data.tags=["<2fr>"]', "--out", "second")
+
+
+def test_bpe_dropout_resumes_to_the_digit(folder: Path) -> None:
+    settings = ["tokenizer.dropout=0.3", "training.schedule=constant"]
+    run("train", "mine.toml", *settings, "training.updates=6", "--out", "whole")
+    run("train", "mine.toml", *settings, "training.updates=2", "--out", "parts")
+    run("train", "--resume", "parts", "training.updates=6")
+    losses = [[row[2] for row in measured(folder / name) if row[2]] for name in ("whole", "parts")]
+    assert losses[0] == losses[1]
+    run("train", "mine.toml", "training.updates=6", "--out", "without")
+    assert [row[2] for row in measured(folder / "without") if row[2]] != losses[0]
+
+
+def test_back_translation(folder: Path) -> None:
+    """The commands of docs/training.md."""
+    run("train", "mine.toml", "data.columns=[1, 0]", "--out", "runs/back")
+    (folder / "more.en").write_text(run("translate", "--model", "runs/back", "--file", "more.fr"), encoding="utf-8")
+    assert len((folder / "more.en").read_text(encoding="utf-8").splitlines()) == 6
+    both = ['data.train=["pairs.tsv", ["more.en", "more.fr"]]', 'data.tags=["", "<back>"]']
+    run("train", "mine.toml", *both, "data.on_bad=skip", "--out", "runs/forward")
+    made = Run.open(folder / "runs/forward")
+    encoded, tokenizers = EncodedCorpus.load(made.data / "train"), TokenizerPair.load(made.data)
+    tag = tokenizers.source.encode("<back>")[0]
+    assert encoded.about.ends[0] == 40
+    assert [int(encoded[i][0][0]) == tag for i in range(len(encoded))] == [row >= 40 for row in encoded.rows.tolist()]

@@ -14,7 +14,7 @@ from regard.data.tokenizer import Tokenizer
 from regard.data.tokenizer_pair import LabelSet
 from regard.models import load
 from regard.training import Run, fit, recipe_files
-from regard.training.fine_tuning import extended_labels, extended_tokenizer
+from regard.training.parameters import extended_labels, extended_tokenizer
 from regard.training.recipe_sections import RecipeError
 from tests.support.tiny_training import WORDS, measured, recipe_file
 

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 @pytest.mark.parametrize("encoder", ["bidirectional GRU", "LSTMN, 2 layers", "Transformer"])
 def test_losses_and_gradients_are_those_of_a_cpu(monkeypatch: pytest.MonkeyPatch, encoder: str, decoder: str) -> None:
     """Float32 on the GPU, recorded and replayed, beside float64 on the CPU; several shapes share one memory."""
-    from regard.training.device import CudaGraphs
+    from regard.training.devices import CudaGraphs
 
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # its RNNs round to ten bits unless told not to
     torch.manual_seed(7)
@@ -48,7 +48,7 @@ def test_losses_and_gradients_are_those_of_a_cpu(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("decoder", ["Bahdanau", "Luong general", "LSTMN, shallow", "LSTMN, deep", "Transformer"])
 def test_mixed_precision_learns_what_single_precision_learns(decoder: str) -> None:
-    from regard.training.device import CudaGraphs
+    from regard.training.devices import CudaGraphs
 
     made = EncoderDecoderConfig(VOCABULARY, VOCABULARY, ENCODERS["Transformer"], DECODERS[decoder])
     losses = []

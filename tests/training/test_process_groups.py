@@ -119,8 +119,9 @@ def test_a_killed_process_ends_the_other_and_loses_nothing(
 ) -> None:
     assert_ended(report, run, [1, -9])
     message = report[run]["errors"][0]
-    begin = "LostProcessError: process 0 of 2 (counted from 0) stopped after update 4, since another process ended: "
+    begin = "LostProcessError: process 0 of 2 (counted from 0) stopped after update 4: "
     assert message.startswith(begin), message
+    assert "Where another process ended, see its message" in message
     assert f"regard train --resume {folder / run}" in message
     whole = {"last.ckpt", "checksums.json"}
     if run != "killed-stream":  # DDP: one file has it all

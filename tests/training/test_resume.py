@@ -20,7 +20,7 @@ from regard.commands import app
 from regard.models import EncoderDecoder
 from regard.training import Run, fit, recipe_files, results
 from regard.training.checkpoint import Checkpoints
-from regard.training.distributed import SIGNALS, Signals
+from regard.training.devices import SIGNALS, Signals
 from regard.training.loop import Training
 from tests.support.command_line import run_command
 from tests.support.tiny_training import measured, recipe_file

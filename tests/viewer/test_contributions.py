@@ -185,7 +185,7 @@ def test_classifiers_and_translators_are_watched(library: Library) -> None:
 
 def test_what_cannot_be_changed_is_refused(library: Library) -> None:
     model = library.models["shakespeare-transformer"]
-    with pytest.raises(RequestError, match="nothing was changed"):
+    with pytest.raises(ValueError, match="nothing to ablate"):
         what_if(library, model, TEXT, {}, [])
-    with pytest.raises(RequestError, match="no call 'nowhere'"):
+    with pytest.raises(ValueError, match="nothing was ablated in nowhere"):
         what_if(library, model, TEXT, {"nowhere": [0]}, [])

@@ -1,4 +1,4 @@
-"""Who is answered: with the token, by a name of this machine, and from no other site."""
+"""Who is answered: with the token, by a name of this machine, from no other site, and quick enough."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from regard.viewer import guard
 from regard.viewer.library import SAMPLES, Library, installed_models
-from regard.viewer.server import Server, serving
+from regard.viewer.server import Server, loopback, serving
 from regard.viewer.traces import TraceView
 from tests.support.viewer_client import answered, client_of, seen_of
 
@@ -24,6 +24,81 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytest.importorskip("starlette", reason="needs the extra `view`")
+
+
+SHORT = 0.4
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    for name in ("FIRST", "REQUEST", "READ"):
+        monkeypatch.setattr(guard, name, SHORT)
+    with serving(Library([TraceView.of(seen_of(length=300, heads=4))])) as server:
+        yield server
+
+
+def connected(server: Server) -> socket.socket:
+    host, port = server.address.removeprefix("http://").rsplit(":", 1)
+    connection = socket.create_connection((host, int(port)), timeout=30)
+    connection.settimeout(30)
+    return connection
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the server closes it, waiting for that; what it still sends is read."""
+    try:
+        while connection.recv(1 << 16):
+            pass
+    except ConnectionResetError:
+        return True
+    return True
+
+
+HEAD = b"POST /api/traces HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [b"", b"G", HEAD, HEAD + b"Content-Length: 100\r\n\r\n{", HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nab"],
+    ids=["nothing", "a byte", "half of the headers", "half of the body", "half of a chunk"],
+)
+def test_half_a_request_is_not_waited_for(server: Server, part: bytes) -> None:
+    with connected(server) as connection:
+        connection.sendall(part.replace(b"\r\n", f"\r\nAuthorization: Bearer {server.token}\r\n".encode(), 1))
+        assert is_closed(connection)
+
+
+def test_a_byte_now_and_then_does_not_keep_it_open(server: Server) -> None:
+    with connected(server) as connection:
+        ending = time.monotonic() + 20
+        try:
+            while time.monotonic() < ending:
+                connection.sendall(b"X")
+                time.sleep(SHORT / 8)
+        except OSError:
+            return
+    pytest.fail("it is still open")
+
+
+def test_an_answer_that_nobody_reads_is_dropped(server: Server) -> None:
+    with connected(server) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        trace = next(iter(server.app.state.jobs.library.traces))
+        token = f"Authorization: Bearer {server.token}\r\n".encode()
+        line = f"GET /api/traces/{trace}/calls/0/weights HTTP/1.1\r\nHost: 127.0.0.1\r\n".encode()
+        for _ in range(8):  # more than the buffers of the system hold
+            connection.sendall(line + token + b"\r\n")
+        ending = time.monotonic() + 30
+        while server._server.server_state.connections:
+            assert time.monotonic() < ending, "it is still open"
+            time.sleep(0.05)
+
+
+def test_who_is_quick_is_answered(server: Server) -> None:
+    with client_of(server) as client:
+        for _ in range(3):
+            assert client.get("/api/about").status_code == 200
+            time.sleep(SHORT * 1.5)  # idle between two requests, which uvicorn allows for longer
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +159,6 @@ def test_other_sites_cannot_start_work(client: httpx.Client, headers: dict[str, 
         answer = client.request(method, path, headers={"Content-Type": "text/plain", **headers}, content=b"{}")
         assert answer.status_code == 403
         assert not any(name.startswith("access-control") for name in answer.headers)
-
-
-def test_a_link_from_elsewhere_opens_the_page(client: httpx.Client) -> None:
-    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
-    assert client.get("/", headers=headers).status_code == 200
-    assert client.get("/", headers=headers | {"Sec-Fetch-Dest": "iframe"}).status_code == 403
 
 
 def test_large_bodies_are_refused(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,13 +286,19 @@ def test_a_malformed_cookie_of_another_port_changes_nothing(foreign: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"), [("GET", "/", 200), ("GET", "/api/about", 403), ("POST", "/", 403)]
+    ("method", "path", "into", "status"),
+    [
+        ("GET", "/", "document", 200),
+        ("GET", "/", "iframe", 403),
+        ("GET", "/api/about", "document", 403),
+        ("POST", "/", "document", 403),
+    ],
 )
-def test_another_site_may_link_to_the_page_alone(method: str, path: str, status: int) -> None:
-    navigation = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
-    with serving(Library([TraceView.of(seen_of())])) as server:
-        response = httpx.request(method, server.address + path, headers={**server.headers, **navigation})
-        assert response.status_code == status
+def test_another_site_may_link_to_the_page_alone(
+    client: httpx.Client, method: str, path: str, into: str, status: int
+) -> None:
+    navigation = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": into}
+    assert client.request(method, path, headers=navigation).status_code == status
 
 
 def test_without_a_token_only_on_this_machine() -> None:
@@ -294,3 +369,31 @@ def test_what_one_browser_posts_is_not_listed_in_another(tmp_path: Path, monkeyp
                     assert len(listing) == 1, f"{path} of one browser is listed in another: {listing}"
         assert len(mine.get("/api/traces").json()) == 3, "its own, by /api/traces and /api/what-if"
     assert not list(tmp_path.glob("regard-*")), "an upload is left"
+
+
+def test_what_is_loopback() -> None:
+    """Only there `--no-token` is possible."""
+    assert all(map(loopback, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
+    assert not any(map(loopback, ("0.0.0.0", "192.168.1.5", "::", "example.org")))
+
+
+def test_any_address_of_this_machine_is_answered_by_its_name() -> None:
+    try:
+        server = Server(Library(), host="127.0.0.2")
+    except ValueError:
+        pytest.skip("this system has one loopback address")
+
+    async def tried() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url=server.address) as client:
+            client.headers.update(server.headers)
+            assert (await client.get("/api/about")).status_code == 200
+            assert (await client.get("/api/about", headers={"Host": "127.0.0.3"})).status_code == 421
+
+    answered(tried())
+
+
+def test_a_port_that_is_taken_is_one_clear_line() -> None:
+    first = Server(Library())
+    port = int(first.address.rsplit(":", 1)[1])
+    with pytest.raises(ValueError, match=f"port {port}.*choose another --port"):
+        Server(Library(), port=port)

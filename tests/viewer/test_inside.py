@@ -11,6 +11,9 @@ import torch
 from regard.decoding import load_model_and_tokenizers
 from regard.viewer.guard import RequestError
 from regard.viewer.inside import inside_view
+from regard.viewer.library import Library, model_at
+from regard.viewer.server import create_app
+from tests.support.viewer_client import error_of, post
 
 TEXT = "My lord, the night"
 
@@ -57,5 +60,6 @@ def test_what_is_not_there_is_refused() -> None:
         inside_view(loaded, TEXT, 0, 4)
     with pytest.raises(RequestError, match="does not know"):
         inside_view(loaded, "é", 0, 0)
-    with pytest.raises(RequestError, match="no Transformer"):
-        inside_view(load_model_and_tokenizers.load("tatoeba-bahdanau-en-fr"), TEXT, 0, 0)
+    app = create_app(Library(models=[model_at("tatoeba-bahdanau-en-fr")]))
+    body = {"model": "tatoeba-bahdanau-en-fr", "text": TEXT}
+    assert "no Transformer of regard" in error_of(post(app, "/api/inside", body), 422)

@@ -137,16 +137,21 @@ class Memory:
 
     def select(self, rows: Int[Tensor, "chosen"]) -> Memory:
         """The memory of these sentences. What was written into it carries no gradient: this is for decoding."""
-        chosen, (keys, values) = copy(self), self._whole()
-        chosen.keys, chosen.values, chosen._no_keys, chosen._entries = (
-            keys[rows],
-            values[rows],
-            self._no_keys[rows],
-            None,
-        )
-        chosen.lengths = None if self.lengths is None else self.lengths[rows]
-        chosen._seen = None if self._seen is None else self._seen[rows]
-        return chosen
+        keys, values = self._whole()
+        return self.holding(keys[rows], values[rows], None if self.lengths is None else self.lengths[rows])
+
+    def holding(
+        self,
+        keys: Float[Tensor, "chosen places d"],
+        values: Float[Tensor, "chosen places d_v"],
+        lengths: Int[Tensor, "chosen"] | None,
+    ) -> Memory:
+        """A memory of the same energy, with other projected keys, values and lengths."""
+        other, rows = copy(self), keys.shape[0]
+        other.keys, other.values, other.lengths, other.places = keys, values, lengths, keys.shape[1]
+        other._no_keys, other._entries = self._no_keys.new_empty(rows, 0, self._no_keys.shape[-1]), None
+        other._seen = None if lengths is None else padding(lengths).dense((rows,), 1, other.places, keys.device)
+        return other
 
 
 def attend_step(

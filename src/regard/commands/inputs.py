@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from io import BytesIO, TextIOWrapper
 from itertools import islice
 from os.path import isfile  # unlike Path.is_file, it accepts any text
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -152,39 +153,23 @@ def _table_texts(file: Path, column: str) -> Iterator[str | RowProblem]:
 
 
 def _piped_lines() -> Iterator[list[str | RowProblem]]:
-    """The lines that have arrived so far, again and again; a thread reads ahead meanwhile."""
-    from queue import Queue
-    from threading import Thread
-
+    """The lines that have arrived so far, again and again."""
+    from ..data.rows import LONGEST
     from ..data.rows import read as lines
 
-    queue: Queue[str | RowProblem | OSError | None] = Queue(READ_AHEAD)
-    stdin = standard_input()
+    stdin, rest = standard_input(), b""
     try:
-        # A file object of our own: Python closes sys.stdin when it exits, and would wait for the thread that reads it.
-        pipe: IO[bytes] = open(stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
+        handle = stdin.fileno()
     except OSError:  # stdin was replaced by a buffer
-        pipe = stdin.buffer
-
-    def read() -> None:
-        try:
-            for line in lines(pipe):
-                queue.put(line)
-            queue.put(None)
-        except OSError as error:
-            queue.put(error)
-
-    Thread(target=read, daemon=True).start()
-    last: str | RowProblem | OSError | None = ""
-    while last is not None:
-        items = [queue.get()]
-        while len(items) < READ_AHEAD and not queue.empty():
-            items.append(queue.get())
-        last = items[-1]
-        if batch := [item for item in items if item is not None and not isinstance(item, OSError)]:
-            yield batch
-        if isinstance(last, OSError):
-            raise last
+        yield from _in_lists(lines(stdin.buffer))
+        return
+    while arrived := os.read(handle, 1 << 18):
+        whole, end, rest = (rest + arrived).rpartition(b"\n")
+        if end:
+            yield list(lines(BytesIO(whole + end)))
+        rest = rest[: LONGEST + 2]  # a longer line is refused whatever follows
+    if rest:
+        yield list(lines(BytesIO(rest)))
 
 
 def _typed_lines() -> Iterator[list[str | RowProblem]]:

@@ -10,22 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ..messages import count_of
-from . import inputs
-from .app import (
-    Device,
-    Host,
-    ModelName,
-    Port,
-    SavePlot,
-    SaveTable,
-    Second,
-    StateFolder,
-    TrustRemoteCode,
-    app,
-    check_outputs,
-    check_port,
-    find_device,
-)
+from . import inputs, options
+from .options import app, check_outputs, check_port, find_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,15 +28,15 @@ if TYPE_CHECKING:
 
 @app.command()
 def see(
-    model: ModelName,
+    model: options.ModelName,
     texts: Annotated[list[str], typer.Argument(metavar="TEXT", help="What the model reads, in quotes.")],
-    second: Second = None,
+    second: options.Second = None,
     layer: Annotated[int | None, typer.Option(metavar="N", min=0, help="Draw a head of this layer.")] = None,
     head: Annotated[int, typer.Option(metavar="N", min=0, help="Which head to draw.")] = 0,
     links: Annotated[int, typer.Option(metavar="N", min=0, help="How many of the largest weights to list.")] = 12,
     save: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write a trace, for regard.load_trace.")] = None,
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    device: options.Device = "auto",
+    trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """Show the attention of a model that reads a text: all layers, the patterns of heads, the largest weights.
 
@@ -72,7 +58,7 @@ def see(
     from rich.console import Console
 
     from ..decoding.load_model_and_tokenizers import is_own_model
-    from ..seeing.head_report import check_head, report
+    from ..seeing.patterns import check_head, report
 
     if is_own_model(model):
         seen = _watch_own(model, text, second, find_device(device))
@@ -124,17 +110,17 @@ MAX_TEXTS = 1_000_000
 
 @app.command()
 def patterns(
-    model: ModelName,
+    model: options.ModelName,
     text: Annotated[str, typer.Argument(metavar="TEXT|FILE", help="One text; or a file, each line a text (.xz too).")],
     texts: Annotated[
         int, typer.Option(metavar="N", min=1, max=MAX_TEXTS, help="Read at most N lines of a file.")
     ] = 100,
     length: Annotated[int, typer.Option(metavar="N", min=2, help="Truncate texts to N tokens.")] = MAX_LENGTH,
-    save_plot: SavePlot = None,
-    save_table: SaveTable = None,
-    state: StateFolder = None,
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    save_plot: options.SavePlot = None,
+    save_table: options.SaveTable = None,
+    state: options.StateFolder = None,
+    device: options.Device = "auto",
+    trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """Find the patterns of a model's heads, by the published definitions, over a text or the lines of a file.
 
@@ -154,8 +140,7 @@ def patterns(
     from ..decoding.load_model_and_tokenizers import is_own_model
     from ..seeing.corpus import Process, corpus_settings, run_corpus
     from ..seeing.figures import save_head_maps
-    from ..seeing.head_report import best_heads_table, label_table
-    from ..seeing.patterns import Patterns
+    from ..seeing.patterns import Patterns, best_heads_table, label_table
     from ..seeing.text_models import load_text_model
 
     if is_own_model(model):
@@ -205,7 +190,7 @@ By = Literal["zero", "mean", "patch"]
 
 @app.command()
 def effects(
-    model: ModelName,
+    model: options.ModelName,
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT", help="What the model reads, in quotes; or give --file.")
     ] = None,
@@ -228,11 +213,11 @@ def effects(
         int | None,
         typer.Option(metavar="N", min=0, help="Estimate all from one backward pass, then run the N largest."),
     ] = None,
-    save_table: SaveTable = None,
-    save_plot: SavePlot = None,
-    state: StateFolder = None,
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    save_table: options.SaveTable = None,
+    save_plot: options.SavePlot = None,
+    state: options.StateFolder = None,
+    device: options.Device = "auto",
+    trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """Find which heads, layers or tokens a language model's next word depends on, by replacing one at a time.
 
@@ -380,9 +365,9 @@ def view(
     text: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT]", help="The first text for the model, in quotes.")
     ] = None,
-    second: Second = None,
-    host: Host = "127.0.0.1",
-    port: Port = 0,
+    second: options.Second = None,
+    host: options.Host = "127.0.0.1",
+    port: options.Port = 0,
     token: Annotated[
         bool,
         typer.Option(
@@ -433,7 +418,7 @@ def _is_trace(place: str | None) -> bool:
 
 def _library(what: str | None, texts: list[str], second: str | None) -> Library:
     """The traces and models of the page: of a trace (or two), or of a model that reads the first text."""
-    from ..seeing.trace import load_trace
+    from ..seeing.storage import load_trace
     from ..viewer.library import Library, installed_models, model_at
     from ..viewer.traces import STATE, TraceView, first_trace
 
@@ -471,6 +456,4 @@ def _read_file(library: Library, model: ModelEntry, file: str) -> TraceView:
 
     seen, grid = watch_file(library.loaded(model), file)
     seen.model = model.name
-    if not len(seen):
-        raise ValueError(f"no attention of {model.name} could be watched: {seen.advice}")
     return TraceView.of(seen, f"{model.title.split(',')[0]} · {Path(file).name}", grid=grid, pinned=True)

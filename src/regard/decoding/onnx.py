@@ -19,7 +19,7 @@ import sys
 import warnings
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -31,25 +31,25 @@ from torch import Tensor, nn
 from ..attention.energies import ScaledDot, TanhForm
 from ..attention.energy_matrix import EnergyMatrix
 from ..attention.normalizers import Proportional, Softmax
+from ..attention.step import Memory
 from ..files import write_text
 from ..layers import pooling, recurrent, transformer
 from ..layers.kernels import packed
 from ..layers.recurrent import LSTMN, RecurrentLayer
 from ..layers.sound import LogMel
-from ..models.base import Annotations
 from ..models.classifier import Classifier
-from ..models.multi_decoder import MultiDecoder, SwitchState, TagEncoder
-from ..models.pointer_decoder import PointerState
+from ..models.decoder import State
+from ..models.multi_decoder import DecoderSwitch, SwitchState, TagEncoder
 from ..models.transformer_decoder import TransformerDecoderState
 from ..special_tokens import BEGIN, END, PAD, UNKNOWN
-from .exports import export_files, require_free
+from .load_model_and_tokenizers import export_files, require_free
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-    from ..attention.step import Memory
     from ..data.tokenizer_pair import TokenizerPair
+    from ..models.base import Annotations
     from ..models.encoder_decoder import EncoderDecoder
 
 DESCRIPTION = "onnx.json"
@@ -239,71 +239,20 @@ def _take_along(x: Tensor, index: Tensor, dim: int) -> Tensor:
     return x.gather(1, index.expand(x.shape[0], index.shape[1], x.shape[2]))
 
 
-# Decoders: the state as tensors by name, `memory`, constant in the loop, and `rows`, which change at each step
+# Decoders: the state as tensors by name
 
-AXES: dict[str, Axes] = {
-    "source_keys": ("sentences", "", "places", ""),
-    "source_values": ("sentences", "", "places", ""),
-    "keys": ("sentences", "places", ""),
-    "values": ("sentences", "places", ""),
-    "lengths": ("sentences",),
-    "summary": ("sentences", ""),
-    "source": ("sentences", "places"),
-    "decoder": ("sentences",),
-    "cache_keys": ("rows", "", "steps", ""),
-    "cache_values": ("rows", "", "steps", ""),
-    "tape_keys": ("rows", "steps", ""),
-    "tape_values": ("rows", "steps", ""),
-    "hidden": ("rows", ""),
-    "cell": ("rows", ""),
-    "fed": ("rows", ""),
-    "recalled": ("rows", ""),
-    "read": ("rows", ""),
-    "position": ("rows",),
-}
-"""By name, or by what stands before the number of a layer."""
+CONSTANT = {"memory", "summary", "source", "lengths", "choice"}
+"""The fields of states that stay the same in the loop."""
 
 
-class StateNames:
-    """A decoder's state to tensors by name, and back."""
-
-    def __init__(self, decoder: Any) -> None:
-        self.decoder = decoder
-
-    def start(self, annotations: Annotations) -> Any:
-        return self.decoder.start(annotations, steps=0)
-
-    def memory(self, state: Any) -> Values:
-        """What a recurrent decoder attends to, or the summary that it starts from."""
-        if state.memory is not None:
-            return _places(state.memory)
-        return {"summary": state.summary} if state.summary.shape[1] else {}
-
-    def rows(self, state: Any) -> Values:
-        raise NotImplementedError
-
-    def state(self, memory: Values, rows: Values) -> Any:
-        """The state of one row per sentence."""
-        raise NotImplementedError
-
-
-def _places(memory: Memory) -> Values:
-    assert memory.lengths is not None
-    return {"keys": memory.keys, "values": memory.values, "lengths": memory.lengths}
-
-
-def _started(decoder: Any, memory: Values, width: int) -> Any:
-    """The state that a recurrent decoder starts from, with a memory whose annotations are `width` wide."""
-    vectors = memory["values"][..., :width] if "values" in memory else memory["summary"][:, None]
-    lengths = memory.get("lengths", torch.ones(vectors.shape[0], dtype=torch.int64))
-    state = decoder.start(Annotations(vectors, lengths, vectors[:, 0]), steps=0)
-    if state.memory is not None:  # projected before the loop
-        state.memory.keys, state.memory.values = memory["keys"], memory["values"]
-    return state
-
-
+@dataclass
 class GrowingState(TransformerDecoderState):
     """Its cache is a pair of tensors for each layer, which grow by one entry per step."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.cache, Tensor):
+            self.cache = cast("Tensor", [tuple(pair) for pair in self.cache])
+        self.position = self.cache[0][0].shape[2]
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         pairs = cast("list[tuple[Tensor, Tensor]]", self.cache)
@@ -311,196 +260,106 @@ class GrowingState(TransformerDecoderState):
         return pairs[layer]
 
 
-class TransformerNames(StateNames):
-    def memory(self, state: Any) -> Values:
-        if state.source[0] is None:
-            return {}
-        keys = {f"source_keys.{n}": k for n, (k, _) in enumerate(state.source)}
-        return keys | {f"source_values.{n}": v for n, (_, v) in enumerate(state.source)} | {"lengths": state.lengths}
-
-    def rows(self, state: Any) -> Values:
-        keys = {f"cache_keys.{n}": k for n, (k, _) in enumerate(state.cache)}
-        return keys | {f"cache_values.{n}": v for n, (_, v) in enumerate(state.cache)}
-
-    def state(self, memory: Values, rows: Values) -> Any:
-        layers = range(len(self.decoder.layers))
-        cache: Any = [(rows[f"cache_keys.{n}"], rows[f"cache_values.{n}"]) for n in layers]
-        source = [(memory[f"source_keys.{n}"], memory[f"source_values.{n}"]) if memory else None for n in layers]
-        lengths = memory.get("lengths", torch.zeros(0))
-        return GrowingState(cache, cache[0][0].shape[2], source, lengths, bool(memory))
-
-
-class RecurrentNames(StateNames):
-    def rows(self, state: Any) -> Values:
-        rows = {f"hidden.{n}": layer[0] for n, layer in enumerate(state.hidden)}
-        if self.decoder.config.cell == "lstm":
-            rows |= {f"cell.{n}": layer[1] for n, layer in enumerate(state.hidden)}
-        if self.decoder.config.attention == "luong" and self.decoder.config.input_feeding:
-            rows["fed"] = state.fed
-        if self.decoder.config.scope == "local-m":
-            rows["position"] = torch.zeros_like(state.memory.lengths) + state.position
-        return rows
-
-    def state(self, memory: Values, rows: Values) -> Any:
-        hidden = [
-            tuple(rows[f"{name}.{n}"] for name in ("hidden", "cell") if f"{name}.{n}" in rows)
-            for n in range(len(self.decoder.cells))
-        ]
-        memory = memory or {"summary": hidden[0][0][:, :0]}
-        width = memory["values"].shape[-1] if "values" in memory else 0
-        state = _started(self.decoder, memory, width)
-        return replace(
-            state, hidden=hidden, fed=rows.get("fed", state.fed), position=cast("Any", rows.get("position", 0))
-        )
-
-
-class TellNames(StateNames):
-    def rows(self, state: Any) -> Values:
-        return dict(zip(("hidden", "cell"), state.hidden, strict=True))
-
-    def state(self, memory: Values, rows: Values) -> Any:
-        state = _started(self.decoder, memory, self.decoder.first_h.in_features)
-        return replace(state, hidden=(rows["hidden"], rows["cell"]))
-
-
-class LSTMNNames(StateNames):
-    """The tape of each layer grows by one entry per step: keys W_h h_i and values [h_i; c_i].
-
-    `recalled` is h̃_{t−1}, and `read` what the next query of the source has.
-    """
-
-    def memory(self, state: Any) -> Values:
-        return {} if state.memory is None else _places(state.memory)
-
-    def rows(self, state: Any) -> Values:
-        rows: Values = {}
-        for n, layer in enumerate(state.layers):
-            rows |= {f"tape_keys.{n}": layer.tape.keys, f"tape_values.{n}": layer.tape.values}
-            rows[f"recalled.{n}"] = layer.summary
-        return rows if state.read is None else rows | {"read": state.read}
-
-    def state(self, memory: Values, rows: Values) -> Any:
-        width = self.decoder.energy.key.weight.shape[1] if memory else 0
-        state = _started(self.decoder, memory or {"summary": rows["recalled.0"][:, :0]}, width)
-        for n, layer in enumerate(state.layers):
-            layer.tape.keys, layer.tape.values = rows[f"tape_keys.{n}"], rows[f"tape_values.{n}"]
-            layer.tape.places, layer.summary = layer.tape.keys.shape[1], rows[f"recalled.{n}"]
-        state.read = rows.get("read")
-        return state
-
-
-class PointerNames(StateNames):
-    """Those of the decoder inside, and the ids of the source."""
-
-    def __init__(self, decoder: Any) -> None:
-        super().__init__(decoder)
-        self.inner = state_names(decoder.config.kind, decoder.decoder)
-
-    def memory(self, state: Any) -> Values:
-        return self.inner.memory(state.inner) | {"source": state.source}
-
-    def rows(self, state: Any) -> Values:
-        return self.inner.rows(state.inner)
-
-    def state(self, memory: Values, rows: Values) -> Any:
-        inner = {name: x for name, x in memory.items() if name != "source"}
-        return PointerState(self.inner.state(inner, rows), memory["source"], 1)
-
-
-class SwitchNames(StateNames):
-    """Those of every decoder, with its number at the end, and the number of each sentence's decoder."""
-
-    def __init__(self, decoder: Any, kind: str) -> None:
-        super().__init__(decoder)
-        self.inner = [state_names(kind, each) for each in decoder.decoders]
-
-    def start(self, annotations: Annotations) -> Any:
-        states = {n: inner.start(annotations) for n, inner in enumerate(self.inner)}
+def started(decoder: Any, annotations: Annotations) -> Any:
+    """The state before the first step, of every decoder that there is."""
+    if isinstance(decoder, DecoderSwitch):
+        states = {n: started(each, annotations) for n, each in enumerate(decoder.decoders)}
         return SwitchState(states, cast("Tensor", annotations.decoder), 1)
-
-    def memory(self, state: Any) -> Values:
-        each = [inner.memory(state.states[n]) for n, inner in enumerate(self.inner)]
-        return _numbered(each) | {"decoder": state.choice}
-
-    def rows(self, state: Any) -> Values:
-        return _numbered([inner.rows(state.states[n]) for n, inner in enumerate(self.inner)])
-
-    def state(self, memory: Values, rows: Values) -> Any:
-        states = {n: inner.state(_of_number(memory, n), _of_number(rows, n)) for n, inner in enumerate(self.inner)}
-        return SwitchState(states, memory["decoder"], 1)
+    return decoder.start(annotations, steps=0)
 
 
-def _numbered(each: list[Values]) -> Values:
-    return {f"{name}.{n}": x for n, values in enumerate(each) for name, x in values.items()}
+def with_tensors(state: Any, change: Callable[[str, Tensor], Tensor], path: str = "", kind: str = "state") -> Any:
+    """The state with other tensors, made from their names and the old ones.
+
+    Names begin with "memory" where a tensor stays the same in the loop, else with "state".
+    """
+    if isinstance(state, Tensor):
+        return change(f"{kind}{path}", state)
+    if isinstance(state, Memory):
+        parts = {"keys": state.keys, "values": state.values, "lengths": state.lengths}
+        return state.holding(**with_tensors(parts, change, path, kind))
+    if isinstance(state, dict):
+        return {name: with_tensors(x, change, f"{path}.{name}", kind) for name, x in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(with_tensors(x, change, f"{path}.{n}", kind) for n, x in enumerate(state))
+    if not is_dataclass(state):
+        return state
+    if isinstance(state, TransformerDecoderState):
+        state = GrowingState(**vars(state))
+    values = {}
+    for each in fields(state):
+        below = path if each.name == "memory" else f"{path}.{each.name}"
+        within = "memory" if isinstance(state, State) and each.name in CONSTANT else kind
+        values[each.name] = with_tensors(getattr(state, each.name), change, below, within)
+    return replace(cast("Any", state), **values)
 
 
-def _of_number(values: Values, n: int) -> Values:
-    return {name.rpartition(".")[0]: x for name, x in values.items() if name.endswith(f".{n}")}
+def tensors(state: Any) -> Values:
+    """The tensors of a state, by name."""
+    found: Values = {}
+    with_tensors(state, lambda name, x: found.setdefault(name, x))
+    return found
 
 
-KINDS: dict[str, type[StateNames]] = {
-    "rnn": RecurrentNames,
-    "lstmn": LSTMNNames,
-    "transformer": TransformerNames,
-    "tell": TellNames,
-}
-
-
-def state_names(kind: str, decoder: Any) -> StateNames:
-    if kind not in KINDS:
-        raise ValueError(f"a decoder of kind {kind!r} is not exported to ONNX; exported are {', '.join(sorted(KINDS))}")
-    return KINDS[kind](decoder)
+def axes_of(name: str, x: Tensor) -> Axes:
+    """One row for each sentence or hypothesis; of keys and values, and of ids of the source, another axis grows."""
+    rows, grows = ("sentences", "places") if name.startswith("memory") else ("rows", "steps")
+    axes = [rows, *[""] * (x.dim() - 1)]
+    if x.dim() > 2:
+        axes[-2] = grows
+    elif x.dim() == 2 and not x.is_floating_point():
+        axes[-1] = grows
+    return tuple(axes)
 
 
 # Graphs
 
 
+def annotations_of(model: EncoderDecoder, source: Tensor, lengths: Tensor) -> Annotations:
+    encoder: Any = model.encoder
+    if not isinstance(encoder, TagEncoder):
+        return model.encode(source, lengths)
+    # Without a tag the number is outside of the table, which runtimes refuse.
+    matches = nn.functional.pad(source[:, :1] == encoder.tags, (0, 1), value=True)
+    number = torch.arange(len(encoder.tags))[matches.int().argmax(1)]
+    neutral = torch.cat([torch.full_like(source[:, :1], BEGIN), source[:, 1:]], 1)
+    annotations: Annotations = encoder.encoder(neutral, lengths)
+    return replace(annotations, decoder=number)
+
+
 class StartGraph(nn.Module):
     """`source`, `lengths` → `memory.*`, `state.*`, `encoder_weights`."""
 
-    def __init__(self, model: EncoderDecoder, names: StateNames, maps: list[Tensor]) -> None:
+    def __init__(self, model: EncoderDecoder, maps: list[Tensor]) -> None:
         super().__init__()
-        self.model, self.names, self.maps = model, names, maps
+        self.model, self.maps = model, maps
 
     def forward(self, values: Values) -> Values:
         self.maps.clear()
-        annotations = self._encode(values["source"], values["lengths"])
+        annotations = annotations_of(self.model, values["source"], values["lengths"])
         own = list(self.maps)
-        state = self.names.start(annotations)
-        out = {f"memory.{name}": x for name, x in self.names.memory(state).items()}
-        out |= {f"state.{name}": x for name, x in self.names.rows(state).items()}
+        out = tensors(started(self.model.decoder, annotations))
         if own:
             out["encoder_weights"] = torch.cat(own, 1)
         return _own_tensors(out)
 
-    def _encode(self, source: Tensor, lengths: Tensor) -> Annotations:
-        encoder: Any = self.model.encoder
-        if not isinstance(encoder, TagEncoder):
-            return self.model.encode(source, lengths)
-        # Without a tag the number is outside of the table, which runtimes refuse.
-        matches = nn.functional.pad(source[:, :1] == encoder.tags, (0, 1), value=True)
-        number = torch.arange(len(encoder.tags))[matches.int().argmax(1)]
-        neutral = torch.cat([torch.full_like(source[:, :1], BEGIN), source[:, 1:]], 1)
-        annotations: Annotations = encoder.encoder(neutral, lengths)
-        return replace(annotations, decoder=number)
-
 
 class StepGraph(nn.Module):
-    """`token`, `memory.*`, `state.*` → `logits`, `next.*`, `weights`, `self_weights`."""
+    """`token`, `memory.*`, `state.*` → `logits`, `next.*`, `weights`, `self_weights`. `example` is any state."""
 
-    def __init__(self, model: EncoderDecoder, names: StateNames, maps: list[Tensor]) -> None:
+    def __init__(self, model: EncoderDecoder, example: Any, maps: list[Tensor]) -> None:
         super().__init__()
-        self.model, self.names, self.maps = model, names, maps
+        self.model, self.example, self.maps = model, example, maps
 
     def forward(self, values: Values) -> Values:
         token = values["token"]
-        memory = {name[7:]: _for_rows(name[7:], x, token) for name, x in values.items() if name.startswith("memory.")}
-        rows = {name[6:]: x for name, x in values.items() if name.startswith("state.")}
-        state = self.names.state(memory, rows)
+        given = {name: _for_rows(x, token) if name.startswith("memory.") else x for name, x in values.items()}
+        state = with_tensors(self.example, lambda name, x: given.get(name, x))
         self.maps.clear()
         features, state, weights = self.model.decoder.step(token, state, weights=True)
         out = {"logits": self.model.decoder.readout(features)}
-        out |= {f"next.{name}": x for name, x in self.names.rows(state).items()}
+        rows = {name: x for name, x in tensors(state).items() if name.startswith("state.")}
+        out |= {name.replace("state.", "next.", 1): x for name, x in rows.items()}
         if weights is not None:
             out["weights"] = weights
         if self.maps:
@@ -512,7 +371,7 @@ class StepGraph(nn.Module):
         return _own_tensors(out)
 
 
-def _for_rows(name: str, x: Tensor, token: Tensor) -> Tensor:
+def _for_rows(x: Tensor, token: Tensor) -> Tensor:
     """A memory of as many sentences as there are rows, or of one that serves all of them.
 
     What attention reads is combined with the rows by operators that broadcast, so the graph need not copy it.
@@ -520,7 +379,7 @@ def _for_rows(name: str, x: Tensor, token: Tensor) -> Tensor:
     shape = (token.shape[0], *x.shape[1:])
     if not torch.compiler.is_exporting():
         return x.expand(shape)
-    if AXES[name.split(".")[0]][1:] and name.split(".")[0] not in ("summary", "source"):
+    if x.dim() > 2:
         return torch.onnx.ops.symbolic("Identity", [x], dtype=x.dtype, shape=shape)
     rows, ones = torch.scalar_tensor(shape[0], dtype=torch.int64), torch.ones(x.dim() - 1, dtype=torch.int64)
     return torch.onnx.ops.symbolic("Expand", [x, torch.cat([rows[None], ones])], dtype=x.dtype, shape=shape)
@@ -560,7 +419,7 @@ def _sources(model: Any) -> tuple[Values, dict[str, Axes]]:
     if config.reads == "sound":
         axes["source"] = ("batch", "samples")
         return {"source": 3000 * torch.randn(2, 9000, generator=noise), "lengths": lengths * 1000}, axes
-    ids = (torch.arange(18) % model.config.source_vocabulary).view(2, 9)
+    ids = (torch.arange(18) % (model.config.source_vocabulary or 1)).view(2, 9)
     ids[:, 0] = torch.tensor(getattr(model.config, "tags", [BEGIN])[0])
     return {"source": ids, "lengths": lengths}, axes
 
@@ -631,7 +490,7 @@ def _finish(model: Any) -> bytes:
             continue
         del graph.initializers[weight.name]
         tensor = onnx_ir.tensor(half, name=f"{weight.name}.half")
-        stored = onnx_ir.Value(name=tensor.name, type=onnx_ir.TensorType(tensor.dtype), shape=tensor.shape)
+        stored = onnx_ir.Value(name=tensor.name, type=onnx_ir.TensorType(tensor.dtype), shape=onnx_ir.Shape(half.shape))
         stored.const_value = tensor
         graph.register_initializer(stored)
         cast_up = onnx_ir.node("Cast", [stored], {"to": onnx_ir.DataType.FLOAT})
@@ -757,15 +616,15 @@ def export_onnx(
 
 
 def _encoder_decoder(model: EncoderDecoder, maps: list[Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
-    config, names = model.config, _names(model)
-    graphs: dict[str, Any] = {}
+    config, graphs = model.config, {}
+    sources, axes = _sources(model)
+    example = started(model.decoder, annotations_of(model, sources["source"], sources["lengths"]))
+    values = tensors(example)
     if config.encoder.kind == "none":
-        one = torch.ones(2, dtype=torch.int64)
-        values = {f"state.{name}": x for name, x in names.rows(names.start(model.encode(one[:, None], one))).items()}
+        values = {name: x for name, x in values.items() if name.startswith("state.")}
     else:
-        graphs["encoder"], values = _graph(StartGraph(model, names, maps), *_sources(model))
-        values.pop("encoder_weights", None)
-    axes = {name: AXES[name.split(".")[1]] for name in values} | {"token": ("rows",)}
+        graphs["encoder"], _ = _graph(StartGraph(model, maps), sources, axes)
+    axes = {name: axes_of(name, x) for name, x in values.items()}
     described = {
         name: {
             "dtype": str(x.dtype).removeprefix("torch."),
@@ -773,8 +632,8 @@ def _encoder_decoder(model: EncoderDecoder, maps: list[Tensor]) -> tuple[dict[st
         }
         for name, x in values.items()
     }
-    step = StepGraph(model, names, maps)
-    values = {"token": torch.full((2,), BEGIN), **values}
+    step = StepGraph(model, example, maps)
+    values, axes = {"token": torch.full((2,), BEGIN), **values}, {"token": ("rows",), **axes}
     for _ in range(3):  # the exporter takes sizes of 0 and 1 for fixed ones
         values |= {name.replace("next.", "state."): x for name, x in step(values).items() if name.startswith("next.")}
     graphs["decoder"], _ = _graph(step, values, axes)
@@ -788,10 +647,3 @@ def _encoder_decoder(model: EncoderDecoder, maps: list[Tensor]) -> tuple[dict[st
         "layers": {side: getattr(part, "layers", 1) for side, part in sides},
         "picture": getattr(config.encoder, "size", None),
     }
-
-
-def _names(model: EncoderDecoder) -> StateNames:
-    kind = model.config.decoder.kind
-    if isinstance(model, MultiDecoder):
-        return SwitchNames(model.decoder, kind)
-    return PointerNames(model.decoder) if model.config.decoder.copies else state_names(kind, model.decoder)

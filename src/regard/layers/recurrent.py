@@ -240,7 +240,7 @@ class LocalAttention(nn.Module):
     def forward(
         self,
         h: Float[Tensor, "batch beams width"],
-        position: int,
+        position: int | Int[Tensor, "batch"],
         lengths: Int[Tensor, "batch"],
         places: Int[Tensor, "places"],
     ) -> tuple[Float[Tensor, "batch beams places"], Float[Tensor, "batch beams places"] | None]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import textwrap
+import tomllib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -127,12 +129,12 @@ def _shape_name(shape: tuple[int, ...]) -> str:
 
 @cache
 def _table() -> dict[str, Exercise]:
-    """All exercises by name. A chapter's list is added to that of its file."""
-    from . import exercises_lookup, exercises_models, exercises_self_attention
+    """All exercises by name, those of exercises.toml and of functions.py."""
+    from .functions import FUNCTIONS
 
-    files = (exercises_lookup, exercises_self_attention, exercises_models)
-    tasks: list[Exercise] = [task for file in files for task in file.EXERCISES]
-    return {task.name: task for task in sorted(tasks, key=lambda task: task.chapter)}
+    written = tomllib.loads(Path(__file__).with_name("exercises.toml").read_text(encoding="utf-8"))["exercise"]
+    tasks = [Choice(**each) if "options" in each else Quantity(**each) for each in written]
+    return {task.name: task for task in sorted([*tasks, *FUNCTIONS], key=lambda task: task.chapter)}
 
 
 def questions(chapter: int | None = None) -> list[Exercise]:

@@ -88,6 +88,9 @@ class EncoderDecoderConfig(Config):
         """Why no model of this class is exported to an engine; the exporter checks the kinds of its parts."""
         if self.decoder.copies and engine != "onnx":
             return f"{engine} has no decoder that copies; export it to ONNX, or train one with decoder.copy = false"
+        if engine == "onnx" and self.decoder.kind not in DECODERS:
+            known = ", ".join(sorted(DECODERS))
+            return f"a decoder of kind {self.decoder.kind!r} is not exported to ONNX; exported are {known}"
         return None
 
     def problems(self) -> list[str]:

@@ -50,25 +50,6 @@ def alignment_error_rate(predicted: Iterable[Links], sure: Iterable[Links], poss
     return 1 - hits / total
 
 
-class DecodedWeights(Protocol):
-    """A translation or caption with its attention, as `regard.decoding.translate(…, weights=True)` returns it."""
-
-    @property
-    def tokenizers(self) -> Any: ...  # a TokenizerPair
-    @property
-    def tokens(self) -> list[int]: ...
-    @property
-    def source_tokens(self) -> list[int]: ...
-    @property
-    def pieces(self) -> list[str]: ...
-    @property
-    def source_pieces(self) -> list[str]: ...
-    @property
-    def generation(self) -> Float[Tensor, "target"] | None: ...
-    @property
-    def weights(self) -> Float[Tensor, "maps target places"] | None: ...
-
-
 def merge_pieces(
     weights: Float[Tensor, "*maps target source"], target: Sequence[int], source: Sequence[int]
 ) -> Float[Tensor, "*maps target_words source_words"]:
@@ -117,9 +98,9 @@ def word_weights(
 
 
 def translation_word_weights(
-    translation: DecodedWeights,
+    translation: Any,
 ) -> tuple[Float[Tensor, "target source"], list[str], list[str]]:
-    """Weights between target and source words, </s> included, and the words of both sides; the mean over all maps.
+    """Weights between the words of both sides of a translation, </s> included; the mean over all maps.
 
     Of a decoder that copies, the last column is 1 − p_gen: the share of each word that is copied.
     """
@@ -132,7 +113,7 @@ def translation_word_weights(
     return merge_pieces(weights, target, source), target_words, source_words
 
 
-def caption_word_weights(caption: DecodedWeights) -> tuple[Float[Tensor, "words rows columns"], list[str]]:
+def caption_word_weights(caption: Any) -> tuple[Float[Tensor, "words rows columns"], list[str]]:
     """Weights over the grid of image cells for each word of a caption, without </s>; the mean over all maps."""
     weights, tokens = _mean_weights(caption), caption.tokens[:-1]
     if not tokens:
@@ -146,10 +127,11 @@ def caption_word_weights(caption: DecodedWeights) -> tuple[Float[Tensor, "words 
     return maps.unflatten(-1, (side, side)), join_pieces(words, caption.tokenizers.target.pieces(tokens))
 
 
-def _mean_weights(decoded: DecodedWeights) -> Float[Tensor, "target places"]:
+def _mean_weights(decoded: Any) -> Float[Tensor, "target places"]:
     if decoded.weights is None:
         raise ValueError("this model has no attention, so there is nothing to show")
-    return decoded.weights.mean(0)
+    weights: Tensor = decoded.weights
+    return weights.mean(0)
 
 
 def _words_with_end(tokenizer: Any, tokens: list[int], pieces: list[str]) -> tuple[list[int], list[str]]:

@@ -1,8 +1,16 @@
 """Analysis: head patterns, induction and retrieval heads, rollout, ablation, effects, distances between heads."""
 
-from .attribution import LogitAttribution, logit_attribution, logit_lens, next_tokens
+from .attribution import (
+    EnergyAttribution,
+    LogitAttribution,
+    contribution_table,
+    energy_attribution,
+    logit_attribution,
+    logit_lens,
+    next_tokens,
+    value_weighted_attention,
+)
 from .effects import Effects, effects
-from .energy_attribution import EnergyAttribution, contribution_table, energy_attribution, value_weighted_attention
 from .heads import (
     classical_scaling,
     flow,
@@ -13,7 +21,7 @@ from .heads import (
     retrieval_scores,
     rollout,
 )
-from .interventions import ablate, output_difference
+from .interventions import ablate
 from .patterns import THRESHOLDS, Patterns
 from .text_models import TokenizedText
 
@@ -36,7 +44,6 @@ __all__ = [
     "logit_attribution",
     "logit_lens",
     "next_tokens",
-    "output_difference",
     "repeated_sequence",
     "retrieval_scores",
     "rollout",

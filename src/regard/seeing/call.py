@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import functools
 import re
-from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,10 +12,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..attention.blocks import ChangedInPlaceError, version_of
 from ..attention.contributions import Contributions
+from ..attention.energies import DotForm
+from ..attention.energy_matrix import EnergyMatrix
+from ..attention.masks import dense
+from ..attention.modifiers import Bias, Modifier, SoftCap
 from ..attention.normalizers import Softmax
 from ..attention.weights import Weights
-from .generation import joined_mask, joined_modifiers, some_rows, with_short_masks, without_unfilled
-from .modules import WHOLE
+from .generation import Rounded, joined_mask, joined_modifiers, with_short_masks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,24 +27,23 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from ..attention.energy_matrix import EnergyMatrix
     from ..attention.masks import Mask
     from ..attention.normalizers import Normalizer
     from .figures import Tokens
-    from .modules import HeadShare, ModuleDepths
+    from .trace import ModuleDepths
 
     After = Callable[[Tensor, Tensor], Tensor]
     """From W·v of some rows, [*batch, rows, D_v], and the indices of these rows, to the output of the model."""
     Source = tuple[StorageWeakRef, int, tuple[int, ...], object]
 
+ROWS = 64
+"""The most rows of an output that are kept of one step, evenly spaced: fidelity is measured on these."""
 CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|multihead_attn|memory|source")
 
 BUDGET = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """The rounding error that weights may have, as a share of what depends on them: of the output less the mean value."""
 ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 6e-4, torch.bfloat16: 5e-3}
 """The rounding error of the output itself, as a share of all of it."""
-IN_ITS_OWN_CODE = "softmax in its own code"
-"""The origin of a call whose softmax stands in the module."""
 SOFTMAX = Softmax()
 
 
@@ -140,11 +141,11 @@ class Call:
         """The first key that this forward pass sees, among those of all."""
         self.keys = self.total = 0 if k is None else k.size(-2)
         """The keys of this forward pass, and those of all."""
-        self._k: list[Tensor] = [] if k is None else [k]  # the rows of all forward passes, in parts
-        self._v: list[Tensor] = [] if v is None else [v]
-        self._key_versions = self._versions_of_keys()
-        self._keys_fixed = True  # they lie in no buffer that is filled in place from step to step
-        self._source: tuple[Source, ...] | None = None
+        self.k_parts: list[Tensor] = [] if k is None else [k]  # the rows of all forward passes, in parts
+        self.v_parts: list[Tensor] = [] if v is None else [v]
+        self.key_versions = self.versions_of_keys()
+        self.keys_fixed = True  # they lie in no buffer that is filled in place from step to step
+        self.source: tuple[Source, ...] | None = None
         self._changed = False
         self._weights: Weights | None = None
         self._fidelity: tuple[MeasuredFidelity, bool] | None = None
@@ -154,7 +155,7 @@ class Call:
         self._make = energies if callable(energies) else None
         self._versions = [version_of(x) for x in self._fixed()]
         if not callable(energies):
-            self._set(energies)
+            self.take(energies)
 
     # What the taps and the trace do with it
 
@@ -167,20 +168,20 @@ class Call:
         state = [] if self.state is None else [self.state]
         return [*references, *energies.learned(), *normalize.tensors(), *normalize.function_tensors(), *state]
 
-    def _versions_of_keys(self) -> list[int | None]:
-        return [version_of(x) for x in (*self._k[-1:], *self._v[-1:])]
+    def versions_of_keys(self) -> list[int | None]:
+        return [version_of(x) for x in (*self.k_parts[-1:], *self.v_parts[-1:])]
 
     def complete(self) -> Call:
         """Make the energies of all forward passes, where only references were kept."""
         if not self.later:
             self._complete()
-        elif any(step._make is not None for step in self.passes):
+        elif any(step.is_pending for step in self.passes):
             k, v = self.k, self.v
             for step in self.passes:
-                step._k, step._v = ([x.narrow(-2, step.first, step.keys)] for x in (k, v))
+                step.k_parts, step.v_parts = ([x.narrow(-2, step.first, step.keys)] for x in (k, v))
                 step._complete()
-                step._k = step._v = []
-            self._k, self._v = [k], [v]
+                step.k_parts = step.v_parts = []
+            self.k_parts, self.v_parts = [k], [v]
         return self
 
     def _complete(self) -> None:
@@ -192,36 +193,54 @@ class Call:
                 f"the inputs or parameters of {self.origin} were changed in place since it was called, and its queries "
                 "and keys are computed from them; ask before changing them (before optimizer.step())"
             )
-        self._set(self._make(self))
+        self.take(self._make(self))
         self._changed = self._changed or changed
 
-    def _set(self, energies: EnergyMatrix) -> None:
+    def take(self, energies: EnergyMatrix) -> None:
         """Keep the energies of this forward pass; its keys are kept with those of all."""
         if any(x.requires_grad for x in (energies.a, energies.b, *energies.learned())):
             energies = replace(energies.map_learned(torch.Tensor.detach), a=energies.a.detach(), b=energies.b.detach())
         if any(x.requires_grad for x in self.normalize.tensors()):
             self.normalize = self.normalize.map_tensors(torch.Tensor.detach)
-        self._k = [energies.b]
+        self.k_parts = [energies.b]
         if not self.keys:
             self.keys = self.total = energies.keys
-            self._key_versions = self._versions_of_keys()
+            self.key_versions = self.versions_of_keys()
         self.q, self.mask, self._learned, self._make = energies.a, None, (), None
         self._own = replace(energies, b=energies.b.new_empty(0, 0))
         self._versions = [version_of(x) for x in self._fixed()]
 
     def place(self, store: Callable[[Tensor], Tensor], keys: bool = True) -> None:
         """Keep the tensors as `store` returns them."""
-        self._source = self._sources()  # the originals may be freed
+        self.source = self.sources()  # the originals may be freed
         self._own, self.normalize = self.own.map_tensors(store, keys=False), self.normalize.map_tensors(store)
         self.q, self.out = self._own.a, store(self.out)
         self.state = None if self.state is None else store(self.state)
         self._versions = [version_of(x) for x in self._fixed()]
         if keys:
-            self._hold(store(self.k), store(self.v))
+            self.hold(store(self.k), store(self.v))
 
-    def _hold(self, k: Tensor, v: Tensor) -> None:
-        self._k, self._v = [k], [v]
-        self._key_versions = self._versions_of_keys()
+    def sources(self) -> tuple[Source, ...]:
+        """Where keys and values lie and how often they were changed: whether a buffer has been filled further.
+
+        An address is not enough if only a copy is kept: another tensor may get it once the first is freed. Inference
+        tensors have no version counter: an object equal to no other, so that they count as changed.
+        """
+        if self.source is not None:
+            return self.source
+        return tuple(
+            (StorageWeakRef(x.untyped_storage()), int(x.storage_offset()), tuple(x.shape), object() if n is None else n)
+            for x, n in zip((self.k_parts[-1], self.v_parts[-1]), self.key_versions, strict=True)
+        )
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether its energies are not made yet."""
+        return self._make is not None
+
+    def hold(self, k: Tensor, v: Tensor) -> None:
+        self.k_parts, self.v_parts = [k], [v]
+        self.key_versions = self.versions_of_keys()
 
     def prove_now(self, values: bool = True) -> None:
         """Measure the fidelity, after which the values, and what else it is measured with, need not be kept."""
@@ -229,176 +248,24 @@ class Call:
         self.measured, self.budget, self.after, self._fidelity = fidelity.error, fidelity.budget, None, None
         if not values:
             self.out = self.out.new_empty(*self.out.shape[:-1], 0)
-            self._hold(self.k, self.v.new_empty(*self.v.shape[:-1], 0))
+            self.hold(self.k, self.v.new_empty(*self.v.shape[:-1], 0))
 
     def shorten_masks(self, known: dict[int, tuple[Tensor, Mask | None]]) -> None:
         """At the end of a watch: keep masks in O(T) where that is the same. `known` is shared by all calls."""
-        if self._own is not None and not self.later and not self.changed():
-            self._own = with_short_masks(self._own, known)
+        own = self._own
+        if own is None or self.later:
+            return
+        tables = [x.added for x in own.modifiers] + [None if own.mask is None else own.mask.seen]
+        if any(x is not None for x in tables) and not self.changed():
+            self._own = with_short_masks(own, known)
             self._versions = [version_of(x) for x in self._fixed()]
 
-    # Generations
+    # What it says
 
     @property
     def passes(self) -> list[Call]:
         """This forward pass, and the later ones of a generation."""
         return [self, *self.later]
-
-    def shares_keys(self, step: Call) -> bool:
-        """Whether keys and values begin at the same place in memory: then keeping both takes no more of it."""
-        pairs = ((self._k, step._k), (self._v, step._v))
-        return all(a and b and a[-1].data_ptr() == b[-1].data_ptr() for a, b in pairs)
-
-    def append(self, step: Call, store: Callable[[Tensor], Tensor] | None = None, trusted: bool = False) -> bool:
-        """Append the call if it is the next forward pass of this generation; otherwise return False.
-
-        Its keys must be the old ones and those of the new queries, of which the first and the last common row are
-        compared; or the old ones alone, which are all compared, unless they lie in a buffer that is being filled. If
-        other rows differ, the fidelity error shows it. `trusted`: another module has compared its keys in this forward
-        pass. On a GPU every comparison waits for all that was launched before it.
-
-        With `store` the new rows are kept as copies; otherwise the newest keys, which have the old ones.
-        """
-        if not self._is_alike(step):
-            return False
-        if step.keys == self.total or step.keys > self.total + step.queries:
-            self.complete()
-            step.complete()
-            self._cut_unfilled(step)
-            step = step.cut(self.total + step.queries)
-        old, in_place = step.keys - step.queries, self.shares_keys(step)
-        if step.keys == self.total and step.queries == 1 and self._fills_buffer(step):
-            # A buffer of the maximum length, filled in place: earlier passes did not see what is new in it.
-            if self._sources() != step._sources():
-                self._hold(*((step.k, step.v) if store is None else (store(step.k), store(step.v))))
-        elif step.keys == self.total and step.queries == 1 and self._has_same_keys(step):
-            pass  # keys of another sequence
-        elif 0 < old <= self.total and (
-            (trusted and step.queries == 1) or self._same_rows(step, (old - 1, self.total - 1), (0, self.total - old))
-        ):
-            self._grow(step, old, store)
-        else:
-            return False
-        step.first, self._source = self.total - step.keys, None if store is None else step._sources()
-        self._keys_fixed = self._keys_fixed and not in_place
-        if store is None:
-            self._key_versions = self._key_versions if self._k[-1] is not step._k[-1] else step._key_versions
-        else:
-            step.place(store, keys=False)
-        step._k = step._v = []
-        self.later.append(step)
-        self._weights = self._fidelity = None
-        errors = [(x.measured, x.budget) for x in (self, step) if x.measured is not None and x.budget]
-        if errors:  # the largest in relation to its budget; NaN is larger than any
-            self.measured, self.budget = max(errors, key=lambda x: math.inf if x[0] != x[0] else x[0] / x[1])
-        return True
-
-    def _grow(self, step: Call, old: int, store: Callable[[Tensor], Tensor] | None) -> None:
-        """Add the new keys and values; the first `old` of the step are those that were kept last."""
-        for own, x in ((self._k, step.k), (self._v, step.v)):
-            if store is not None:
-                own.append(store(x[..., old:, :].clone()))
-                continue
-            left = old
-            while left and own:
-                last = own.pop()
-                if last.shape[-2] > left:  # a sliding cache no longer has these
-                    own.append(last[..., : last.shape[-2] - left, :].clone())
-                left -= min(left, last.shape[-2])
-            own.append(x)
-        self.total += step.queries
-        self._key_versions = self._versions_of_keys()
-
-    def _is_alike(self, step: Call) -> bool:
-        """Whether two calls are of the same function with the same settings and shapes but for their lengths."""
-        if self.q is None or step.q is None or not self._k or not step._k:
-            return False
-        same = (
-            self.q.shape[:-2] == step.q.shape[:-2]
-            and self.q.shape[-1] == step.q.shape[-1]
-            and all(
-                a[-1].shape[:-2] == b[-1].shape[:-2] and a[-1].shape[-1] == b[-1].shape[-1]
-                for a, b in ((self._k, step._k), (self._v, step._v))
-            )
-            and step.after is None
-            # A module that notes what it computed by a softmax: the note replaces the softmax, and does not follow it.
-            and (step.origin == IN_ITS_OWN_CODE) is (self.origin == IN_ITS_OWN_CODE)
-        )
-        if not same or (self._make is not None and step._make is not None and self.settings is not None):
-            return same and self.settings == step.settings and _adds(self.mask) == _adds(step.mask)
-        old, new = self.complete().own, step.complete().own
-        queries = sum(x.queries for x in self.passes)
-        return (
-            new.batch == old.batch
-            and new.groups == old.groups
-            and type(new.form) is type(old.form)
-            and new.form.settings() == old.form.settings()
-            and [type(x) for x in new.modifiers] == [type(x) for x in old.modifiers]
-            and all(x.continues(first, queries) for x, first in zip(new.modifiers, old.modifiers, strict=True))
-            and type(step.normalize) is type(self.normalize)
-            and step.normalize.settings() == self.normalize.settings()
-        )
-
-    def _fills_buffer(self, step: Call) -> bool:
-        """Whether keys are in the same buffer, and the mask closes some, as it must if that is only partly filled."""
-        closes = step.own.mask is not None or any(x.added is not None for x in step.own.modifiers)
-        same = [x[:3] for x in self._sources()] == [x[:3] for x in step._sources()]
-        return same and closes and self._same_rows(step, (0, 0))
-
-    def _has_same_keys(self, step: Call) -> bool:
-        if self._sources() == step._sources():
-            return True
-        return all(
-            torch.equal(part.to(own.device), own)
-            for parts, x in ((self._k, step.k), (self._v, step.v))
-            for part, own in zip(x.split([y.shape[-2] for y in parts], dim=-2), parts, strict=True)
-        )
-
-    def _same_rows(self, step: Call, *rows: tuple[int, int]) -> bool:
-        """Whether these rows of the step's keys and values are those of the keys and values kept."""
-        own = ((step.k, self._k), (step.v, self._v))
-        pairs = [(x.select(-2, new), _row(parts, old, self.total)) for x, parts in own for new, old in rows]
-        if pairs[0][1].is_cuda:  # every comparison waits for the GPU: one for all
-            first, second = (torch.cat([x.flatten() for x in side]) for side in zip(*pairs, strict=True))
-            return torch.equal(first, second)
-        return all(torch.equal(x.to(y.device), y) for x, y in pairs)
-
-    def _sources(self) -> tuple[Source, ...]:
-        """Where keys and values lie and how often they were changed: whether a buffer has been filled further.
-
-        An address is not enough if only a copy is kept: another tensor may get it once the first is freed. Inference
-        tensors have no version counter: an object equal to no other, so that they count as changed.
-        """
-        if self._source is not None:
-            return self._source
-        return tuple(
-            (StorageWeakRef(x.untyped_storage()), int(x.storage_offset()), tuple(x.shape), object() if n is None else n)
-            for x, n in zip((self._k[-1], self._v[-1]), self._key_versions, strict=True)
-        )
-
-    def cut(self, keys: int) -> Call:
-        """The call with a key buffer of the maximum length cut to its first `keys`, if the mask closes all others."""
-        shorter = without_unfilled(replace(self.own, b=self.k), keys) if keys < self.keys else None
-        if shorter is None:
-            return self
-        call = copy(self)
-        call.keys = call.total = keys
-        call._own, call._k, call._v = replace(shorter, b=self.own.b), [shorter.b], [self.v[..., :keys, :]]
-        call._versions = [version_of(x) for x in call._fixed()]
-        return call
-
-    def _cut_unfilled(self, step: Call) -> None:
-        """Cut keys of the maximum length to those of the first pass, if they were computed anew for this step.
-
-        Keys that are projected from a cache of fixed size (multi-head latent attention) lie in no buffer.
-        """
-        if self.later or step.keys != self.total or self.queries >= self.total:
-            return
-        same_buffer = [x[:3] for x in self._sources()] == [x[:3] for x in step._sources()]
-        if not same_buffer and not self._has_same_keys(step):
-            self.__dict__.update(self.cut(self.queries).__dict__)
-
-    # What it says
 
     @property
     def own(self) -> EnergyMatrix:
@@ -432,24 +299,24 @@ class Call:
     def k(self) -> Float[Tensor, "*batch k d"]:
         """The keys of all forward passes."""
         self._join_parts()
-        return self._k[0]
+        return self.k_parts[0]
 
     @property
     def v(self) -> Float[Tensor, "*batch k d_v"]:
         """The values, with as many heads as the keys have."""
         self._join_parts()
-        return self._v[0]
+        return self.v_parts[0]
 
     @v.setter
     def v(self, v: Tensor) -> None:
-        self._v = [v]
+        self.v_parts = [v]
 
     def _join_parts(self) -> None:
-        if not self._v:
+        if not self.v_parts:
             self.complete()
-        if len(self._k) > 1:
-            self._changed = self._changed or (self._keys_fixed and self._key_versions != self._versions_of_keys())
-            self._hold(torch.cat(self._k, dim=-2), torch.cat(self._v, dim=-2))
+        if len(self.k_parts) > 1:
+            self._changed = self._changed or (self.keys_fixed and self.key_versions != self.versions_of_keys())
+            self.hold(torch.cat(self.k_parts, dim=-2), torch.cat(self.v_parts, dim=-2))
 
     def outputs(self) -> tuple[Int[Tensor, " rows"], Float[Tensor, "*batch rows d_v"]]:
         """The queries whose outputs were kept, and these outputs, as the model computed them."""
@@ -485,18 +352,15 @@ class Call:
         return self.shape[-3] if len(self.shape) > 2 else 1
 
     @property
-    def _share(self) -> HeadShare:
-        return WHOLE if self.depths is None else self.depths.share(self.name)
-
-    @property
     def head_numbers(self) -> range:
         """The numbers of its heads in the whole model: under tensor parallelism a process has some of them."""
-        return range(self._share.rank * self.heads, (self._share.rank + 1) * self.heads)
+        rank, _ = (0, 1) if self.depths is None else self.depths.share(self.name)
+        return range(rank * self.heads, (rank + 1) * self.heads)
 
     @property
     def all_heads(self) -> int:
         """How many heads all processes have together."""
-        return self.heads * self._share.ranks
+        return self.heads * (1 if self.depths is None else self.depths.share(self.name).ranks)
 
     @property
     def layer(self) -> int | None:
@@ -520,7 +384,7 @@ class Call:
 
     def changed(self) -> bool:
         """Whether something the weights depend on was changed in place."""
-        if self._keys_fixed and self._key_versions != self._versions_of_keys():
+        if self.keys_fixed and self.key_versions != self.versions_of_keys():
             return True
         return any(x._changed or x._versions != [version_of(t) for t in x._fixed()] for x in self.passes)
 
@@ -535,17 +399,24 @@ class Call:
     def tensors(self) -> list[Tensor]:
         """Everything that is held: queries, keys, values, masks, biases, learned parts, row states, some outputs."""
         held = [x for step in self.passes for x in (*step._fixed(), step.out) if not isinstance(x, torch.nn.Parameter)]
-        return [x for x in (*held, *self._k, *self._v) if x is not None]
+        return [x for x in (*held, *self.k_parts, *self.v_parts) if x is not None]
 
     def forget(self) -> None:
         """Free what `weights` has computed (the row state, shared heads repeated); it is computed again on use."""
         self._weights = None
 
+    def renew(self) -> None:
+        """Forget what was computed and measured: there are more rows now."""
+        self._weights = self._fidelity = None
+
     def head(self, n: int, entry: int = 0) -> Weights:
         """One head of one entry of the batch."""
-        weights = self.weights
-        lead = len(weights.shape) - 2
-        return weights[(*(0,) * (lead - 2), entry, n)[-lead:] if lead else ()]
+        return self.weights[self.at(n, entry)]
+
+    def at(self, head: int, entry: int = 0) -> tuple[int, ...]:
+        """Where a head is among the leading dimensions: of more than two, the first of those before the batch."""
+        lead = len(self.shape) - 2
+        return (*(0,) * (lead - 2), entry, head)[-lead:] if lead else ()
 
     @property
     def gradient(self) -> Float[Tensor, "*batch q d_v"]:
@@ -613,20 +484,9 @@ class Call:
           the positions are written. A matrix of more than 512 tokens is pooled to 512 cells, in O(T) memory.
         - `cmap`: a colour map of matplotlib. `labels`: the names of both axes.
         """
-        from .figures import check_figure_path, matrix_figure, save_figure
+        from .figures import call_figure
 
-        if file is not None:
-            check_figure_path(file)
-        whole = self.weights if contributions is None else contributions
-        lead = len(whole.shape) - 2
-        if tuple(whole.shape) != self.shape:
-            raise ValueError(f"contributions of shape {tuple(whole.shape)} are not those of {self.name}, {self.shape}")
-        numbers = range(self.heads) if heads is None else [heads] if isinstance(heads, int) else heads
-        at = {f"head {n}": (*(0,) * (lead - 2), entry, n)[-lead:] if lead else () for n in numbers}
-        figure = matrix_figure({name: whole[index] for name, index in at.items()}, tokens, cmap, labels)
-        if file is not None:
-            save_figure(figure, file)
-        return figure
+        return call_figure(self, heads, contributions, entry, tokens, cmap, labels, file)
 
     @torch.no_grad()
     def fidelity(self) -> MeasuredFidelity:
@@ -651,21 +511,67 @@ class Call:
         return self._fidelity[0]
 
 
-def _adds(mask: Tensor | None) -> bool:
-    """Whether it is a bias: numbers that are added, not booleans."""
-    return mask is not None and mask.dtype != torch.bool
+def some_rows(
+    out: Float[Tensor, "*batch q d_v"],
+) -> tuple[Int[Tensor, " rows"] | None, Float[Tensor, "*batch rows d_v"]]:
+    """The rows of an output that are kept, and a copy of them: the model may change its output in place.
+
+    All rows of a nested tensor, which cannot be indexed by rows.
+    """
+    if out.is_nested:
+        return None, out
+    length = out.shape[-2]
+    # An odd step, so that what is wrong in every second, fourth or eighth row does not fall between the rows kept.
+    step = -(-length // ROWS) | 1
+    rows = (_every if type(out) is torch.Tensor else _every.__wrapped__)(length, step)  # a fake tensor's are fake
+    # By a view: `index_select` takes more time to launch than the rest of a call.
+    return rows, out.clone() if step == 1 else out[..., (length - 1) % step :: step, :].clone()
 
 
-def _row(parts: list[Tensor], at: int, total: int) -> Tensor:
-    """Row `at` of the `total` rows of consecutive parts; the first or the last part usually has it."""
-    if at < parts[0].shape[-2]:
-        return parts[0].select(-2, at)
-    stop = total
-    for part in reversed(parts):
-        stop -= part.shape[-2]
-        if at >= stop:
-            return part.select(-2, at - stop)
-    raise IndexError(at)
+@functools.lru_cache(maxsize=256)
+def _every(length: int, step: int) -> Int[Tensor, " rows"]:
+    """Every step-th of `length` rows, the last included, on the CPU."""
+    with torch.inference_mode(False):
+        return torch.arange((length - 1) % step, length, step, dtype=torch.int64, device="cpu")
+
+
+def dot_energies(
+    q: Float[Tensor, "*batch q d"],
+    k: Float[Tensor, "*batch_k k d"],
+    scale: float | None = None,
+    *,
+    masks: tuple[Tensor | Mask | None, ...] = (),
+    softcap: float | None = None,
+    rounded: bool = False,
+) -> EnergyMatrix:
+    """softcap(q·k·scale), then each mask: a `Mask` or booleans that close keys, or numbers that are added.
+
+    With `rounded`, each step is rounded to the type of q, as eager attention does.
+    """
+    q, k = q.detach(), k.detach()
+    groups = 1
+    if q.dim() >= 4 and k.dim() >= 4 and k.shape[-3] not in (1, q.shape[-3]):
+        groups = q.shape[-3] // k.shape[-3]
+    batch, lead = tuple(q.shape[:-2]), tuple(k.shape[:-2]) if groups == 1 else (*k.shape[:-3], q.shape[-3])
+    if batch != lead:
+        batch = tuple(torch.broadcast_shapes(batch, lead))
+    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    modifiers: list[Modifier] = [] if softcap is None else [SoftCap(softcap)]
+    kind = str(q.dtype).removeprefix("torch.")
+    if rounded:
+        modifiers, scale = [Rounded(kind, scale, softcap)], 1.0
+    rule: Mask | None = None
+    for mask in masks:
+        if mask is None:
+            continue
+        if isinstance(mask, torch.Tensor) and mask.dtype != torch.bool:
+            # The same object if possible: a mask that all layers share is kept once.
+            modifiers.append(Bias(mask.detach() if mask.requires_grad else mask))
+            modifiers += [Rounded(kind)] if rounded else []
+            continue
+        closed = dense(mask) if isinstance(mask, torch.Tensor) else mask
+        rule = closed if rule is None else rule & closed
+    return EnergyMatrix(q, k, DotForm(scale), batch, tuple(modifiers), rule, groups)
 
 
 def _start_graph(x: Tensor) -> None:
@@ -683,7 +589,7 @@ def _start_graph(x: Tensor) -> None:
 def _measure_fidelity(call: Call) -> MeasuredFidelity:
     """The error of the worst head, on the outputs kept."""
     rows, out = call.outputs()
-    budget = BUDGET[_coarsest(out.dtype, call.own.a.dtype)]
+    budget = BUDGET[coarsest(out.dtype, call.own.a.dtype)]
     stored = call._steps is not None  # in a trace, whose steps are counted, it is what the file says
     if call.measured is not None:
         remark = "recorded" if stored else ""
@@ -706,7 +612,7 @@ def _measure_product(
 ) -> MeasuredFidelity:
     """|W·v − out| / |out| of the worst head, on these rows."""
     v, own, after = call.v, call.own, call.after
-    dtype = _coarsest(out.dtype, own.a.dtype)  # weights of float32 may be multiplied with values in float64
+    dtype = coarsest(out.dtype, own.a.dtype)  # weights of float32 may be multiplied with values in float64
     part = weights.rows(rows.tolist())
     mean = v.mean(dim=-2, dtype=torch.float32)  # [*batch, D_v]: the output of uniform weights
     if own.groups > 1 and mean.shape[-2] != part.shape[-3]:
@@ -729,7 +635,7 @@ def _measure_product(
     return MeasuredFidelity(float(error.flatten()[worst]), float(allowed.flatten()[worst]))
 
 
-def _coarsest(*dtypes: torch.dtype) -> torch.dtype:
+def coarsest(*dtypes: torch.dtype) -> torch.dtype:
     """The floating-point type of the largest rounding error."""
     return max((x for x in dtypes if x in BUDGET), key=BUDGET.__getitem__)
 

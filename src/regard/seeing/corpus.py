@@ -10,26 +10,27 @@ float64: how the texts were divided changes the last of its digits.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import time
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from hashlib import sha256
-from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..files import make_folder, replacing_file, write_text
-from ..process_group_exit import leave_groups_at_exit
 from .effects import Effects
 from .interventions import Site
 from .terminal import progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from jaxtyping import Float
     from torch import Tensor, nn
@@ -192,18 +193,14 @@ def _parts(folder: Path) -> dict[Path, tuple[Sums, list[int]]]:
 
 
 def _merged(folder: Path, texts: int) -> Sums:
-    total, holder = Sums(), dict[int, Path]()
-    for path, (sums, numbers) in _parts(folder).items():
-        for number in numbers:
-            if number in holder:
-                raise ValueError(
-                    f"text {number} is in both {holder[number].name} and {path.name} of {folder}: two runs used the "
-                    "folder at a time. Delete one of the files and start again"
-                )
-            holder[number] = path
+    total, held = Sums(), list[int]()
+    for sums, numbers in _parts(folder).values():
+        held += numbers
         total.merge(sums)
-    if len(holder) != texts:
-        raise ValueError(f"{folder} holds {len(holder)} of {texts} texts; start again to add the others")
+    if len(held) != len(set(held)):
+        raise ValueError(f"a text is in two files of {folder}: two runs used it at a time; delete it and start again")
+    if len(held) != texts:
+        raise ValueError(f"{folder} holds {len(held)} of {texts} texts; start again to add the others")
     return total
 
 
@@ -235,6 +232,26 @@ def _wait(process: Process) -> None:
         distributed.init_process_group("gloo", timeout=LONGEST_WAIT)
         leave_groups_at_exit()
     distributed.barrier()
+
+
+@cache
+def leave_groups_at_exit() -> None:
+    """Destroy the process groups that exist when the interpreter ends, while it still runs.
+
+    A thread of gloo drops the tensors of a collective after the call has returned, and needs Python's lock for that. If
+    the interpreter is being taken down by then, Python ends the thread in the middle of C++, and the process dies of
+    SIGABRT (github.com/pytorch/pytorch/issues/190489).
+
+    gloo's threads end with the last reference to their group. Of FSDP on a CPU, caches of DTensor keep one.
+    """
+    atexit.register(_leave_groups)
+
+
+def _leave_groups() -> None:
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def weights_digest(model: nn.Module) -> str:

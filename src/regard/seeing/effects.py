@@ -32,8 +32,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ..attention.blocks import TensorVersions
 from .interventions import EmbeddingHook, ModelIntervention, OutputRecorder, RowReplacement, Site, applied
-from .modules import named_parts
-from .terminal import ResultTable
+from .terminal import ResultTable, Tabular
 from .terminal import progress as progress_bar
 from .text_models import (
     all_tensors,
@@ -45,6 +44,7 @@ from .text_models import (
     run_model,
     without_graph,
 )
+from .watch import named_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +64,7 @@ ROWS_ON_CPU, ROWS = 32, 256
 
 
 @dataclass(slots=True, eq=False)
-class Effects:
+class Effects(Tabular):
     """The metric with each head, layer or token replaced, for each entry of the batch. It prints as a table."""
 
     of: str
@@ -132,14 +132,6 @@ class Effects:
         if self.estimates is not None:
             columns["estimate"] = self.estimates.mean(1).tolist()
         return ResultTable(columns)
-
-    def to_frame(self) -> Any:
-        """The table as a data frame of pandas or polars."""
-        return self.table().to_frame()
-
-    def save(self, path: Any) -> None:
-        """Write the table to .csv or .parquet."""
-        self.table().save(path)
 
     def __repr__(self) -> str:
         base = f"metric {float(self.base.mean()):.4g} without a change, mean of {len(self.base)}"

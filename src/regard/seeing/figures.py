@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ..attention.contributions import Contributions
     from ..attention.weights import Weights
+    from .call import Call
 
     Tokens = Sequence[str] | tuple[Sequence[str], Sequence[str]]
     """Of queries and keys alike, or of each."""
@@ -210,6 +211,29 @@ def matrix_figure(
     scale = figure.colorbar(panels[0].images[0], ax=panels.tolist(), shrink=0.8).ax
     scale.tick_params(labelsize=6)
     scale.yaxis.get_offset_text().set_fontsize(6)
+    return figure
+
+
+def call_figure(
+    call: Call,
+    heads: int | Sequence[int] | None,
+    contributions: Contributions | None,
+    entry: int,
+    tokens: Tokens | None,
+    cmap: str | None,
+    labels: tuple[str, str],
+    file: str | Path | None,
+) -> Any:
+    """The figure of `Call.plot`."""
+    if file is not None:
+        check_figure_path(file)
+    whole = call.weights if contributions is None else contributions
+    if tuple(whole.shape) != call.shape:
+        raise ValueError(f"contributions of shape {tuple(whole.shape)} are not those of {call.name}, {call.shape}")
+    numbers = range(call.heads) if heads is None else [heads] if isinstance(heads, int) else heads
+    figure = matrix_figure({f"head {n}": whole[call.at(n, entry)] for n in numbers}, tokens, cmap, labels)
+    if file is not None:
+        save_figure(figure, file)
     return figure
 
 

@@ -1,6 +1,4 @@
-"""What a call's energies are made of: rounded scores, masks as numbers or intervals, whole matrices of weights.
-
-The masks and biases of a generation: those of its forward passes, one below the other.
+"""Generations: the forward passes of one call, joined; and masks and modifiers that only recorded calls have.
 
 AddedProduct: a further product of queries and keys that is added to the scores, computed when somebody asks. Relative
 positions have products of their own: q·k + q·r, where r belongs to the distance of query and key (Transformer-XL, Dai
@@ -10,32 +8,31 @@ models are held as they are.
 
 from __future__ import annotations
 
-import functools
+import math
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import pad
 
-from ..attention.energies import DotForm
-from ..attention.energy_matrix import EnergyMatrix
-from ..attention.masks import causal, dense, window
-from ..attention.modifiers import Bias, Modifier, SoftCap
-from .storage import intervals, intervals_of
+from ..attention.masks import Mask, causal, dense
+from ..attention.modifiers import Bias, Modifier
+
+IN_ITS_OWN_CODE = "softmax in its own code"
+"""The origin of a call whose softmax stands in the module."""
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
     from ..attention.blocks import Batch
-    from ..attention.masks import Mask
+    from ..attention.energy_matrix import EnergyMatrix
+    from ..attention.masks import Interval
     from .call import Call
 
-
-ROWS = 64
-"""The most rows of an output that are kept of one step, evenly spaced: fidelity is measured on these."""
 CLOSED = -9984.0
 """A bias of this or less closes a key: masks written as numbers have −10⁴ (−9984 in bfloat16), −10⁹, the least number
 of their type, or −∞."""
@@ -43,106 +40,167 @@ SHORT = 1 << 14
 """Masks of fewer numbers are kept as they are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rounded(Modifier):
-    """Energies rounded as eager attention in float16 or bfloat16 rounds them: the product, its scale, and a soft cap.
+def shares_keys(call: Call, step: Call) -> bool:
+    """Whether keys and values begin at the same place in memory: then keeping both takes no more of it."""
+    pairs = ((call.k_parts, step.k_parts), (call.v_parts, step.v_parts))
+    return all(a and b and a[-1].data_ptr() == b[-1].data_ptr() for a, b in pairs)
 
-    bfloat16 has 8 bits. An energy of 20 is rounded by up to 0.06, and its weight is wrong by as many parts.
+
+def append(call: Call, step: Call, store: Callable[[Tensor], Tensor] | None = None, trusted: bool = False) -> bool:
+    """Append the call if it is the next forward pass of this generation; otherwise return False.
+
+    Its keys must be the old ones and those of the new queries, of which the first and the last common row are
+    compared; or the old ones alone, which are all compared, unless they lie in a buffer that is being filled. If
+    other rows differ, the fidelity error shows it. `trusted`: another module has compared its keys in this forward
+    pass. On a GPU every comparison waits for all that was launched before it.
+
+    With `store` the new rows are kept as copies; otherwise the newest keys, which have the old ones.
     """
+    if not _is_alike(call, step):
+        return False
+    if step.keys == call.total or step.keys > call.total + step.queries:
+        call.complete()
+        step.complete()
+        _cut_unfilled(call, step)
+        step = _cut(step, call.total + step.queries)
+    old, in_place = step.keys - step.queries, shares_keys(call, step)
+    if step.keys == call.total and step.queries == 1 and _fills_buffer(call, step):
+        # A buffer of the maximum length, filled in place: earlier passes did not see what is new in it.
+        if call.sources() != step.sources():
+            call.hold(*((step.k, step.v) if store is None else (store(step.k), store(step.v))))
+    elif step.keys == call.total and step.queries == 1 and _has_same_keys(call, step):
+        pass  # keys of another sequence
+    elif 0 < old <= call.total and (
+        (trusted and step.queries == 1) or _same_rows(call, step, (old - 1, call.total - 1), (0, call.total - old))
+    ):
+        _grow(call, step, old, store)
+    else:
+        return False
+    step.first, call.source = call.total - step.keys, None if store is None else step.sources()
+    call.keys_fixed = call.keys_fixed and not in_place
+    if store is None:
+        call.key_versions = call.key_versions if call.k_parts[-1] is not step.k_parts[-1] else step.key_versions
+    else:
+        step.place(store, keys=False)
+    step.k_parts = step.v_parts = []
+    call.later.append(step)
+    call.renew()
+    errors = [(x.measured, x.budget) for x in (call, step) if x.measured is not None and x.budget]
+    if errors:  # the largest in relation to its budget; NaN is larger than any
+        call.measured, call.budget = max(errors, key=lambda x: math.inf if x[0] != x[0] else x[0] / x[1])
+    return True
 
-    dtype: str
-    scale: float = 1.0
-    cap: float | None = None
-    opaque = False
 
-    def __call__(self, e: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
-        x = e.to(getattr(torch, self.dtype))
-        x = x if self.scale == 1 else x * self.scale
-        x = x if self.cap is None else torch.tanh(x / self.cap) * self.cap
-        return x.to(e.dtype)
-
-    def continues(self, first: Modifier, queries: int) -> bool:
-        return self == first
-
-
-def dot_energies(
-    q: Float[Tensor, "*batch q d"],
-    k: Float[Tensor, "*batch_k k d"],
-    scale: float | None = None,
-    *,
-    masks: tuple[Tensor | Mask | None, ...] = (),
-    softcap: float | None = None,
-    rounded: bool = False,
-) -> EnergyMatrix:
-    """softcap(q·k·scale), then each mask: a `Mask` or booleans that close keys, or numbers that are added.
-
-    With `rounded`, each step is rounded to the type of q, as eager attention does.
-    """
-    q, k = q.detach(), k.detach()
-    groups = 1
-    if q.dim() >= 4 and k.dim() >= 4 and k.shape[-3] not in (1, q.shape[-3]):
-        groups = q.shape[-3] // k.shape[-3]
-    batch, lead = tuple(q.shape[:-2]), tuple(k.shape[:-2]) if groups == 1 else (*k.shape[:-3], q.shape[-3])
-    if batch != lead:
-        batch = tuple(torch.broadcast_shapes(batch, lead))
-    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
-    modifiers: list[Modifier] = [] if softcap is None else [SoftCap(softcap)]
-    kind = str(q.dtype).removeprefix("torch.")
-    if rounded:
-        modifiers, scale = [Rounded(kind, scale, softcap)], 1.0
-    rule: Mask | None = None
-    for mask in masks:
-        if mask is None:
+def _grow(call: Call, step: Call, old: int, store: Callable[[Tensor], Tensor] | None) -> None:
+    """Add the new keys and values; the first `old` of the step are those that were kept last."""
+    for own, x in ((call.k_parts, step.k), (call.v_parts, step.v)):
+        if store is not None:
+            own.append(store(x[..., old:, :].clone()))
             continue
-        if isinstance(mask, torch.Tensor) and mask.dtype != torch.bool:
-            # The same object if possible: a mask that all layers share is kept once.
-            modifiers.append(Bias(mask.detach() if mask.requires_grad else mask))
-            modifiers += [Rounded(kind)] if rounded else []
-            continue
-        closed = dense(mask) if isinstance(mask, torch.Tensor) else mask
-        rule = closed if rule is None else rule & closed
-    return EnergyMatrix(q, k, DotForm(scale), batch, tuple(modifiers), rule, groups)
+        left = old
+        while left and own:
+            last = own.pop()
+            if last.shape[-2] > left:  # a sliding cache no longer has these
+                own.append(last[..., : last.shape[-2] - left, :].clone())
+            left -= min(left, last.shape[-2])
+        own.append(x)
+    call.total += step.queries
+    call.key_versions = call.versions_of_keys()
 
 
-def causal_window(queries: int, keys: int, is_causal: bool, size: int | None) -> Mask | None:
-    """The masks that flash kernels take as flags: the last query sees the last key, and `size` keys back."""
-    offset = keys - queries
-    rule = causal(offset) if is_causal else None
-    if size is None:
-        return rule
-    near = window(size, offset=offset)
-    return near if rule is None else rule & near
+def _is_alike(call: Call, step: Call) -> bool:
+    """Whether two calls are of the same function with the same settings and shapes but for their lengths."""
+    if call.q is None or step.q is None or not call.k_parts or not step.k_parts:
+        return False
+    pairs = ((call.q, step.q), (call.k_parts[-1], step.k_parts[-1]), (call.v_parts[-1], step.v_parts[-1]))
+    same = (
+        all(a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-1] for a, b in pairs)
+        and step.after is None
+        # A module that notes what it computed by a softmax: the note replaces the softmax, and does not follow it.
+        and (step.origin == IN_ITS_OWN_CODE) is (call.origin == IN_ITS_OWN_CODE)
+    )
+    if not same or (call.is_pending and step.is_pending and call.settings is not None):
+        return same and call.settings == step.settings and _adds(call.mask) == _adds(step.mask)
+    old, new = call.complete().own, step.complete().own
+    queries = sum(x.queries for x in call.passes)
+    return (
+        new.batch == old.batch
+        and new.groups == old.groups
+        and type(new.form) is type(old.form)
+        and new.form.settings() == old.form.settings()
+        and [type(x) for x in new.modifiers] == [type(x) for x in old.modifiers]
+        and all(x.continues(first, queries) for x, first in zip(new.modifiers, old.modifiers, strict=True))
+        and type(step.normalize) is type(call.normalize)
+        and step.normalize.settings() == call.normalize.settings()
+    )
 
 
-def evenly_spaced(length: int, count: int) -> Int[Tensor, " count"]:
-    """At most `count` of `length` positions, the first and the last included."""
-    count = min(count, length)
-    # Integers on the CPU, whatever the default dtype and device are.
-    return torch.tensor([n * (length - 1) // max(count - 1, 1) for n in range(count)], dtype=torch.int64, device="cpu")
+def _fills_buffer(call: Call, step: Call) -> bool:
+    """Whether keys are in the same buffer, and the mask closes some, as it must if that is only partly filled."""
+    closes = step.own.mask is not None or any(x.added is not None for x in step.own.modifiers)
+    same = [x[:3] for x in call.sources()] == [x[:3] for x in step.sources()]
+    return same and closes and _same_rows(call, step, (0, 0))
 
 
-def some_rows(
-    out: Float[Tensor, "*batch q d_v"],
-) -> tuple[Int[Tensor, " rows"] | None, Float[Tensor, "*batch rows d_v"]]:
-    """The rows of an output that are kept, and a copy of them: the model may change its output in place.
+def _has_same_keys(call: Call, step: Call) -> bool:
+    if call.sources() == step.sources():
+        return True
+    return all(
+        torch.equal(part.to(own.device), own)
+        for parts, x in ((call.k_parts, step.k), (call.v_parts, step.v))
+        for part, own in zip(x.split([y.shape[-2] for y in parts], dim=-2), parts, strict=True)
+    )
 
-    All rows of a nested tensor, which cannot be indexed by rows.
+
+def _same_rows(call: Call, step: Call, *rows: tuple[int, int]) -> bool:
+    """Whether these rows of the step's keys and values are those of the keys and values kept."""
+    own = ((step.k, call.k_parts), (step.v, call.v_parts))
+    pairs = [(x.select(-2, new), _row(parts, old, call.total)) for x, parts in own for new, old in rows]
+    if pairs[0][1].is_cuda:  # every comparison waits for the GPU: one for all
+        first, second = (torch.cat([x.flatten() for x in side]) for side in zip(*pairs, strict=True))
+        return torch.equal(first, second)
+    return all(torch.equal(x.to(y.device), y) for x, y in pairs)
+
+
+def _cut(call: Call, keys: int) -> Call:
+    """The call with a key buffer of the maximum length cut to its first `keys`, if the mask closes all others."""
+    shorter = without_unfilled(replace(call.own, b=call.k), keys) if keys < call.keys else None
+    if shorter is None:
+        return call
+    shorter_call, v = copy(call), call.v[..., :keys, :]
+    shorter_call.keys = shorter_call.total = keys
+    shorter_call.take(shorter)
+    shorter_call.v = v
+    return shorter_call
+
+
+def _cut_unfilled(call: Call, step: Call) -> None:
+    """Cut keys of the maximum length to those of the first pass, if they were computed anew for this step.
+
+    Keys that are projected from a cache of fixed size (multi-head latent attention) lie in no buffer.
     """
-    if out.is_nested:
-        return None, out
-    length = out.shape[-2]
-    # An odd step, so that what is wrong in every second, fourth or eighth row does not fall between the rows kept.
-    step = -(-length // ROWS) | 1
-    rows = (_every if type(out) is torch.Tensor else _every.__wrapped__)(length, step)  # a fake tensor's are fake
-    # By a view: `index_select` takes more time to launch than the rest of a call.
-    return rows, out.clone() if step == 1 else out[..., (length - 1) % step :: step, :].clone()
+    if call.later or step.keys != call.total or call.queries >= call.total:
+        return
+    same_buffer = [x[:3] for x in call.sources()] == [x[:3] for x in step.sources()]
+    if not same_buffer and not _has_same_keys(call, step):
+        vars(call).update(vars(_cut(call, call.queries)))
 
 
-@functools.lru_cache(maxsize=256)
-def _every(length: int, step: int) -> Int[Tensor, " rows"]:
-    """Every step-th of `length` rows, the last included, on the CPU."""
-    with torch.inference_mode(False):
-        return torch.arange((length - 1) % step, length, step, dtype=torch.int64, device="cpu")
+def _adds(mask: Tensor | None) -> bool:
+    """Whether it is a bias: numbers that are added, not booleans."""
+    return mask is not None and mask.dtype != torch.bool
+
+
+def _row(parts: list[Tensor], at: int, total: int) -> Tensor:
+    """Row `at` of the `total` rows of consecutive parts; the first or the last part usually has it."""
+    if at < parts[0].shape[-2]:
+        return parts[0].select(-2, at)
+    stop = total
+    for part in reversed(parts):
+        stop -= part.shape[-2]
+        if at >= stop:
+            return part.select(-2, at - stop)
+    raise IndexError(at)
 
 
 def with_short_masks(energies: EnergyMatrix, known: dict[int, tuple[Tensor, Mask | None]]) -> EnergyMatrix:
@@ -243,6 +301,92 @@ def _wide(x: Tensor, step: Call, keys: int, fill: float) -> Tensor:
 def _stacked(blocks: list[Tensor]) -> Tensor:
     lead = torch.broadcast_shapes(*(block.shape[:-2] for block in blocks))
     return torch.cat([block.expand(*lead, *block.shape[-2:]) for block in blocks], dim=-2)
+
+
+class Intervals(Mask):
+    """start_i ≤ j < stop_i: the keys that each step sees in a growing key/value cache.
+
+    The same for every entry and head, [T_q], or different in the first leading dimensions, [B, T_q].
+    """
+
+    def __init__(self, start: Int[Tensor, "*batch q"], stop: Int[Tensor, "*batch q"]) -> None:
+        self.start, self.stop = start.long(), stop.long()
+
+    def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
+        if self.start.shape[-1] != queries:
+            raise ValueError(f"intervals for {self.start.shape[-1]} queries, there are {queries}")
+
+    def _of(self, batch: Batch, i: Tensor) -> Interval:
+        at = (*batch[: self.start.dim() - 1], i)
+        return self.start.to(i.device)[at], self.stop.to(i.device)[at]
+
+    def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+        start, stop = self._of(batch, i)
+        return (start <= j) & (j < stop)
+
+    def bounds(self, batch: Batch, i: Tensor, keys: int) -> Interval | None:
+        start, stop = self._of(batch, i)
+        return start.clamp(0, keys), stop.clamp(0, keys)
+
+    def __repr__(self) -> str:
+        return f"Intervals({self.start.shape[-1]} queries)"
+
+    def example(self) -> tuple[tuple[int, ...], int, int]:
+        return tuple(self.start.shape[:-1]), self.start.shape[-1], int(self.stop.max())
+
+
+def intervals_of(mask: Bool[Tensor, "*batch q k"]) -> Mask | None:
+    """The same mask by two numbers per query; None if some query sees no key, or keys with a gap between them.
+
+    Also None if heads have masks of their own.
+    """
+    if mask.dim() > 4 or (mask.dim() == 4 and mask.shape[1] > 1) or (mask.dim() == 3 and mask.shape[0] > 1):
+        return None
+    seen = mask[:, 0] if mask.dim() == 4 else mask.reshape(1, *mask.shape[-2:])
+    keys = seen.shape[-1]
+    count = seen.sum(-1)
+    start = seen.to(torch.uint8).argmax(-1)
+    last = keys - 1 - seen.flip(-1).to(torch.uint8).argmax(-1)
+    if not bool(((count > 0) & (last - start + 1 == count)).all()):
+        return None
+    start, stop = start.cpu(), (last + 1).cpu()
+    if len(start) == 1:
+        simplest = intervals(start[0], stop[0], keys)
+        return Intervals(start[0], stop[0]) if simplest is None else simplest
+    return Intervals(start, stop)
+
+
+def intervals(start: Int[Tensor, " q"], stop: Int[Tensor, " q"], keys: int) -> Mask | None:
+    """The simplest equal mask: None if every query sees all keys, `causal` if it is causal."""
+    if bool((start == 0).all()):
+        if bool((stop >= keys).all()):
+            return None
+        offset = int(stop[0]) - 1
+        if torch.equal(stop, torch.arange(len(stop)) + 1 + offset):
+            return causal(offset)
+    return Intervals(start, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded(Modifier):
+    """Energies rounded as eager attention in float16 or bfloat16 rounds them: the product, its scale, and a soft cap.
+
+    bfloat16 has 8 bits. An energy of 20 is rounded by up to 0.06, and its weight is wrong by as many parts.
+    """
+
+    dtype: str
+    scale: float = 1.0
+    cap: float | None = None
+    opaque = False
+
+    def __call__(self, e: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+        x = e.to(getattr(torch, self.dtype))
+        x = x if self.scale == 1 else x * self.scale
+        x = x if self.cap is None else torch.tanh(x / self.cap) * self.cap
+        return x.to(e.dtype)
+
+    def continues(self, first: Modifier, queries: int) -> bool:
+        return self == first
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,13 +13,11 @@ Attention rollout and attention flow, how much of the input reaches a token thro
 from __future__ import annotations
 
 import re
-from collections import deque
 from typing import TYPE_CHECKING
 
 import torch
 
 from .call import layer_of
-from .generation import evenly_spaced
 from .terminal import ResultTable
 
 if TYPE_CHECKING:
@@ -62,6 +60,13 @@ def entry_weights(call: Call, entry: int) -> Weights:
     """[heads, T_q, T_k]: one entry of the batch, and the first of any dimension before it, as in `Call.head`."""
     lead = len(call.shape) - 2
     return call.weights[(*(0,) * (lead - 2), entry)] if lead > 1 else call.weights
+
+
+def evenly_spaced(length: int, count: int) -> Int[Tensor, " count"]:
+    """At most `count` of `length` positions, the first and the last included."""
+    count = min(count, length)
+    # Integers on the CPU, whatever the default dtype and device are.
+    return torch.tensor([n * (length - 1) // max(count - 1, 1) for n in range(count)], dtype=torch.int64, device="cpu")
 
 
 ROWS = 64
@@ -249,51 +254,21 @@ def rollout(seen: Seen, rows: Sequence[int] | None = None, entry: int = 0) -> Fl
 
 def flow(seen: Seen, row: int, entry: int = 0) -> Float[Tensor, " t"]:
     """The maximum flow from one token of the last layer to each token of the input. Up to 128 tokens."""
+    import networkx  # which PyTorch installs
+
     calls = _square_weights(seen)
     length = calls[0].shape[-1]
     if length > MAX_FLOW_TOKENS:
         raise ValueError(
             f"flow is computed for up to {MAX_FLOW_TOKENS} tokens, there are {length}; rollout has no limit"
         )
-    layers = []
-    for call in reversed(calls):
+    graph = networkx.DiGraph()  # a node is a layer, counted from the last, and a token
+    for depth, call in enumerate(reversed(calls)):
         mixed = entry_weights(call, entry).tile(slice(None), slice(None)).mean(0).cpu() + torch.eye(length)
-        layers.append((mixed / mixed.sum(-1, keepdim=True)).tolist())
-    return torch.tensor([_maximum_flow(layers, range(length)[row], target, length) for target in range(length)])
-
-
-def _maximum_flow(layers: list[list[list[float]]], source: int, target: int, length: int) -> float:
-    """Maximum flow from `source` above the first of these layers to `target` below the last (Edmonds & Karp 1972)."""
-    # A node is layer · T + token; residual[a][b] is the remaining capacity from a to b.
-    residual: dict[int, dict[int, float]] = {}
-    for depth, layer in enumerate(layers):
-        for i, row in enumerate(layer):
-            for j, capacity in enumerate(row):
-                if capacity > 0:
-                    a, b = depth * length + i, (depth + 1) * length + j
-                    residual.setdefault(a, {})[b] = capacity
-                    residual.setdefault(b, {}).setdefault(a, 0.0)
-    sink, total = len(layers) * length + target, 0.0
-    while True:
-        parents = {source: source}
-        queue = deque([source])
-        while queue and sink not in parents:
-            node = queue.popleft()
-            for neighbour, capacity in residual.get(node, {}).items():
-                if capacity > 1e-9 and neighbour not in parents:
-                    parents[neighbour] = node
-                    queue.append(neighbour)
-        if sink not in parents:
-            return total
-        path, node = [], sink
-        while node != source:
-            path.append((parents[node], node))
-            node = parents[node]
-        amount = min(residual[a][b] for a, b in path)
-        for a, b in path:
-            residual[a][b] -= amount
-            residual[b][a] += amount
-        total += amount
+        for i, j in mixed.nonzero().tolist():
+            graph.add_edge((depth, i), (depth + 1, j), capacity=float(mixed[i, j] / mixed[i].sum()))
+    source = (0, range(length)[row])
+    return torch.tensor([networkx.maximum_flow_value(graph, source, (len(calls), j)) for j in range(length)])
 
 
 def _square_weights(seen: Seen) -> list[Call]:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import routing
 from .call import CROSS
 from .generation import CLOSED
-from .modules import ModuleDepths, kinds_of, named_parts
+from .trace import ModuleDepths
+from .watch import install, named_parts, opened, plan, remove
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -86,20 +86,20 @@ class ModelIntervention:
 def applied(intervention: ModelIntervention) -> Iterator[None]:
     """Inside the block, in the thread that opened it, the taps apply the intervention."""
     global _fastpath_before
-    routing.install(routing.plan(intervention.parts))
+    install(plan(intervention.parts))
     with _lock:
-        if not routing.ablations:
+        if not opened.ablations:
             _fastpath_before = torch.backends.mha.get_fastpath_enabled()
             torch.backends.mha.set_fastpath_enabled(False)
-        routing.set_ablations((*routing.ablations, intervention))
+        opened.ablations = (*opened.ablations, intervention)
     try:
         yield
     finally:
         with _lock:
-            routing.set_ablations(tuple(x for x in routing.ablations if x is not intervention))
-            if not routing.ablations:  # the last open block of all threads
+            opened.ablations = tuple(x for x in opened.ablations if x is not intervention)
+            if not opened.ablations:  # the last open block of all threads
                 torch.backends.mha.set_fastpath_enabled(_fastpath_before)
-        routing.remove()
+        remove()
 
 
 def without_keys(
@@ -278,7 +278,7 @@ class Ablation(ModelIntervention):
     def __init__(self, model: nn.Module, heads: dict[int | str, Sequence[int]], tokens: list[int]) -> None:
         super().__init__(model)
         self.heads, self.tokens = heads, tokens
-        self._depths = ModuleDepths(kinds_of(self.parts))
+        self._depths = ModuleDepths(self.parts)
         self._ablated_layers: set[int | str] = set()
         self._masked_tokens: set[int] = set()
 
@@ -331,30 +331,3 @@ class Ablation(ModelIntervention):
         closed = torch.zeros(keys, dtype=torch.bool, device=q.device)
         closed[tokens] = True
         return without_keys(closed, mask, is_causal, q), False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class OutputDifference:
-    """The difference between two outputs of logits [..., V]."""
-
-    divergence: Float[Tensor, "..."]
-    """KL(before ‖ after) in nats, at each position."""
-    before: list[tuple[int, float]]
-    """The five likeliest tokens at the last position, with their probabilities, before."""
-    after: list[tuple[int, float]]
-    """The same after."""
-
-
-def output_difference(before: Float[Tensor, "... v"], after: Float[Tensor, "... v"]) -> OutputDifference:
-    """Compare the logits of two runs, without and with an ablation."""
-    if before.shape != after.shape:
-        raise ValueError(f"the outputs must have one shape, got {list(before.shape)} and {list(after.shape)}")
-    p, q = (x.detach().float().log_softmax(-1) for x in (before, after))
-    divergence = (p.exp() * (p - q)).sum(-1)
-    count = min(5, p.shape[-1])
-
-    def likeliest(x: Tensor) -> list[tuple[int, float]]:
-        top = x.reshape(-1, x.shape[-1])[-1].exp().topk(count)
-        return list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
-
-    return OutputDifference(divergence, likeliest(p), likeliest(q))

@@ -1,16 +1,19 @@
-"""The tap of torch.nn.functional.scaled_dot_product_attention.
+"""The taps of functions that compute attention as one: PyTorch's, Hugging Face's, regard's and yours.
 
-The tap of attention modules as such: which of them ran without a call that another tap saw.
+Hugging Face: `AttentionInterface.get_interface` returns the function of a layer, which is called as (module, q, k, v,
+mask, …) and returns [B, T_q, heads, D]. If it calls scaled_dot_product_attention, that tap records the call, with the
+mask and flags of the kernel; otherwise the call is made from the arguments of the interface.
 
-The classes are found by their names, and `forward` is replaced in the class. A hook on the module would turn off fast
-paths of PyTorch.
+Modules that are named attention are watched as such: which of them ran without a call that another tap saw. `forward`
+is replaced in the class; a hook on the module would turn off fast paths of PyTorch.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from dataclasses import replace
+import sys
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,15 +25,25 @@ from torch.overrides import has_torch_function_variadic
 from ..attention.attend import check, listeners, notify
 from ..attention.blocks import AUTOCAST
 from ..attention.energies import ScaledDot
-from ..attention.masks import causal, mask_mod
+from ..attention.energy_matrix import EnergyMatrix
+from ..attention.masks import causal, mask_mod, window
 from ..attention.modifiers import ScoreMod
-from ..attention.normalizers import Normalizer, Softmax
-from . import routing
-from .call import Call
-from .generation import dot_energies
-from .modules import ATTENTION, STATE_SPACE
-from .routing import Replacement, Tap
-from .taps_linear import continues, is_lightning, report_lightning
+from ..attention.normalizers import Normalizer, Softmax, Unchanged
+from .call import BUDGET, Call, dot_energies
+from .trace import ATTENTION, STATE_SPACE
+from .watch import (
+    Replacement,
+    Tap,
+    ablations_of,
+    always,
+    forward_of,
+    is_active,
+    local,
+    opened,
+    report,
+    report_missed,
+    report_unseen,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,9 +51,9 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
     from ..attention.attend import AnyEnergy, AnyNormalizer
-    from ..attention.energy_matrix import EnergyMatrix
     from ..attention.masks import Mask, MaskFunction
-    from .modules import Parts
+    from .interventions import ModelIntervention
+    from .watch import Parts, ThreadState
 
 ORIGINS = {0: "sdpa, math", 1: "sdpa, flash", 2: "sdpa, efficient", 3: "sdpa, cuDNN"}
 _FLASH = 1
@@ -67,15 +80,15 @@ def _scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    own = routing.local.state
+    own = local.state
     interface_call = own.interface_call
     if query.is_nested:
-        routing.report_missed("nested tensors in scaled_dot_product_attention; watch with padded ones")
+        report_missed("nested tensors in scaled_dot_product_attention; watch with padded ones")
         return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     if _IS_AUTOCAST is None or _IS_AUTOCAST():
         query, key, value = _autocast(query, key, value)
     # Inside an interface, the tap of the interface ablates.
-    ablations = routing.ablations_of(None) if routing.ablations and interface_call is None else ()
+    ablations = ablations_of() if opened.ablations and interface_call is None else ()
     for ablation, name in ablations:
         attn_mask, is_causal = ablation.mask(name, attn_mask, is_causal, query, key)
     kernel, state = None, None
@@ -107,7 +120,7 @@ def _scaled_dot_product_attention(
         # Key/value heads that were repeated for the kernel are kept once.
         if key is not interface_call.key and _are_repeated(key, interface_call.key):
             key, value = interface_call.key, interface_call.value
-    routing.report(
+    report(
         lambda: Call(
             out,
             energies=functools.partial(_energies, scale, is_causal, module),
@@ -160,13 +173,13 @@ def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 def _energies(scale: float | None, is_causal: bool, module: nn.Module | None, call: Call) -> EnergyMatrix:
     assert call.q is not None
-    call.cross = None if module is None else routing.is_cross(module)
+    call.cross = None if module is None else _is_cross(module)
     return dot_energies(call.q, call.k, scale, masks=(causal() if is_causal else None, call.mask))
 
 
 SDPA_TAP = Tap(
     "scaled_dot_product_attention",
-    lambda: [Replacement(F, "scaled_dot_product_attention", _scaled_dot_product_attention)],
+    [Replacement(F, "scaled_dot_product_attention", _scaled_dot_product_attention)],
 )
 
 
@@ -191,8 +204,8 @@ def _flex_attention(
         made = dot_energies(call.q, call.k, scale, masks=() if closes is None else (mask_mod(closes),))
         return made if score_mod is None else replace(made, modifiers=(ScoreMod(score_mod),))
 
-    routing.report(lambda: Call(out, energies=energies, q=query, k=key, v=value, origin="flex_attention"), output=out)
-    ablations = routing.ablations_of(None) if routing.local.state.interface_call is None else []
+    report(lambda: Call(out, energies=energies, q=query, k=key, v=value, origin="flex_attention"), output=out)
+    ablations = ablations_of() if local.state.interface_call is None else []
     for ablation, name in ablations:
         lengths_differ = 1 < query.shape[-2] != key.shape[-2]
         ablation.check_maskless(name, "a call of flex_attention", lengths_differ)
@@ -201,7 +214,7 @@ def _flex_attention(
     return (out, *result[1:]) if isinstance(result, tuple) else out
 
 
-FLEX_TAP = Tap("flex_attention", lambda: [Replacement(flex, "flex_attention", _flex_attention)])
+FLEX_TAP = Tap("flex_attention", [Replacement(flex, "flex_attention", _flex_attention)])
 
 
 _SCALED_DOT, _SOFTMAX = ScaledDot(), Softmax()
@@ -217,9 +230,9 @@ def _report(
     replaceable: bool,
 ) -> Tensor:
     """A listener of `attend`: reports what it computed, and changes it where an intervention asks for that."""
-    if not routing.is_active():
+    if not is_active():
         return out
-    routing.report(
+    report(
         lambda: Call(
             out,
             energies=energies,
@@ -232,7 +245,7 @@ def _report(
         output=out,
         is_note=not replaceable,
     )
-    for ablation, name in routing.ablations_of(None):
+    for ablation, name in ablations_of():
         ablation.check_maskless(name, "a call of regard.attend or regard.note", 1 < energies.queries != energies.keys)
         if replaceable:
             ablation.check_head_axis(name, out)
@@ -259,7 +272,7 @@ def note(
     The arguments are those of `attend`. It costs nothing while no watch is open. `ablate` and `effects` cannot change
     `out`, with which your code goes on: to them this is no attention that could be changed.
     """
-    if routing.watches or routing.ablations:
+    if opened.watches or opened.ablations:
         energies, normalize, v, _ = check(q, k, v, energy, normalize, mask, dropout)
         notify(energies, normalize, v, out, None, dropout, replaceable=False)
 
@@ -267,6 +280,257 @@ def note(
 ATTEND_TAP = Tap(
     "regard.attend", on_install=lambda: listeners.append(_report), on_remove=lambda: listeners.remove(_report)
 )
+
+
+@dataclass(slots=True)
+class InterfaceCall:
+    """A call of Hugging Face's attention interface that has not returned yet."""
+
+    module: nn.Module
+    key: Tensor
+    value: Tensor
+    reported: bool = False
+    """Whether a tap inside the interface has reported the call."""
+    weights: Tensor | None = None
+    """The output of a softmax inside the interface: weights before dropout."""
+
+
+verified: dict[tuple[Any, ...], bool] = {}
+"""Modules whose eager weights were equal to ours, with their function and options: whether scores are rounded to the
+type of the queries. Cleared when taps are put in place."""
+OPTIONS = ("scaling", "softcap", "position_bias", "sliding_window", "is_causal", "s_aux")
+"""The arguments that decide the weights."""
+HALF = (torch.float16, torch.bfloat16)
+
+
+def _interface_of(parts: Parts) -> Iterator[Replacement]:
+    modeling = sys.modules.get("transformers.modeling_utils")  # imported if there is a Transformers model
+    interface = getattr(modeling, "AttentionInterface", None)
+    if interface is not None and hasattr(interface, "get_interface"):
+        yield Replacement(interface, "get_interface", _get_interface)
+
+
+def _get_interface(original: Callable[..., Any], self: Any, attn_implementation: str, default: Any) -> Any:
+    function = original(self, attn_implementation, default)
+    return functools.partial(_attention, function, attn_implementation or "eager")
+
+
+def _attention(
+    function: Callable[..., Any],
+    implementation: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    ablations = ablations_of(module) if opened.ablations else []
+    if ablations:
+        attention_mask = _ablated_mask(attention_mask, ablations, implementation, module, query, key, kwargs)
+    state = local.state
+    waiting = state.softmaxes
+    if waiting:  # this is the attention of the module; a softmax of its own before, without a product, is not used
+        waiting[:] = [softmax for softmax in waiting if softmax.pieces or softmax.module is not module]
+    interface = InterfaceCall(module, key, value)
+    options = _options(kwargs) if verified else {}
+    rounded = verified.get((id(module), function, *options)) if verified else None
+    outer, suspended = state.interface_call, state.suspended
+    if rounded is None:
+        state.interface_call = interface
+    else:  # nothing inside needs to be seen
+        state.suspended = True
+    try:
+        result = function(module, query, key, value, attention_mask, *args, **kwargs)
+    finally:
+        state.interface_call, state.suspended = outer, suspended
+    if not interface.reported:
+        options = options or _options(kwargs)
+        dropout = float(kwargs.get("dropout", 0.0)) if module.training else 0.0
+
+        def call(rounded: bool) -> Call:
+            return _call(implementation, interface, query, attention_mask, result[0], options, dropout, rounded)
+
+        def make() -> Call:
+            if rounded is not None:
+                return call(rounded)
+            known = function, implementation, query.dtype, options, dropout
+            return _compared(call, interface, result[0], result[1] if len(result) > 1 else None, *known)
+
+        report(make, module, output=result[0], arrange=_transposed)
+    for ablation, name in ablations:
+        result = (ablation.output(name, result[0], dim=2), *result[1:])
+    return result
+
+
+def _ablated_mask(
+    mask: Any,
+    ablations: list[tuple[ModelIntervention, str]],
+    implementation: str,
+    module: nn.Module,
+    q: Tensor,
+    k: Tensor,
+    options: dict[str, Any],
+) -> Any:
+    """The mask without the ablated tokens, in the form this implementation takes."""
+    if not any(ablation.tokens for ablation, _ in ablations):
+        return mask
+    if implementation not in ("sdpa", "eager"):
+        raise ValueError(f"tokens can be ablated under sdpa and eager attention; the model runs {implementation}")
+    flag = implementation == "sdpa" and mask is None and q.shape[-2] > 1 and _is_causal(module, options)
+    for ablation, name in ablations:
+        mask, flag = ablation.mask(name, mask, flag, q, k)
+    if implementation == "eager" and isinstance(mask, torch.Tensor) and mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(~mask, torch.finfo(q.dtype).min)
+    return mask
+
+
+def _compared(
+    call: Callable[[bool], Call],
+    interface: InterfaceCall,
+    out: Tensor,
+    returned: Tensor | None,
+    function: Callable[..., Any],
+    implementation: str,
+    dtype: torch.dtype,
+    options: dict[str, Any],
+    dropout: float,
+) -> Call:
+    """The call by the arguments of the interface; its weights are compared with those of the model, if there are any.
+
+    Those of a softmax inside the interface are before dropout, those returned after it.
+    """
+    module, before = interface.module, interface.weights
+    if before is not None and returned is not None and before.shape != returned.shape:
+        before = None
+    w = before if before is not None or dropout else returned
+    if implementation != "eager" or w is None:  # nothing to compare with
+        return call(False)
+    # In half precision eager attention rounds its scores, and its weights are those of rounded scores.
+    for rounded in (True, False) if dtype in HALF else (False,):
+        if _agrees(call(rounded), w):
+            verified[(id(module), function, *options)] = rounded
+            return call(rounded)
+    # A sink may be applied to the output, after a softmax without it: the output decides.
+    if _sinks(module, options) is not None and call(False).fidelity().faithful:
+        return call(False)
+    if w is not before:
+        raise ValueError(f"the weights of {type(module).__name__} are not the softmax of its queries and keys")
+    groups, v = call(False).own.groups, interface.value
+    return Call(
+        out.transpose(1, 2),
+        energies=EnergyMatrix.of_matrix(w.detach()),
+        v=v if groups == 1 else v.repeat_interleave(groups, dim=-3),
+        normalize=Unchanged(),
+        origin="eager, its own way",
+        dropout=dropout,
+        cross=_is_cross(module),
+        matrix="they are not the softmax of its queries and keys",
+    )
+
+
+def _call(
+    implementation: str,
+    interface: InterfaceCall,
+    query: Tensor,
+    mask: Any,
+    out: Tensor,
+    options: dict[str, Any],
+    dropout: float,
+    rounded: bool,
+) -> Call:
+    """A call by the arguments of the interface."""
+    module = interface.module
+    bias, sinks = options.get("position_bias"), _sinks(module, options)
+    tensor, other = (mask, None) if isinstance(mask, torch.Tensor) else (None, mask)
+
+    def energies(call: Call) -> EnergyMatrix:
+        assert call.q is not None
+        if sinks is not None:
+            call.normalize = Softmax(sink=sinks.detach().flatten())
+        call.cross = _is_cross(module)
+        own_mask = other if call.mask is None else call.mask
+        return _energies_of_interface(implementation, module, call.q, call.k, own_mask, options, rounded)
+
+    return Call(
+        out.transpose(1, 2),
+        energies=energies,
+        q=query,
+        k=interface.key,
+        v=interface.value,
+        mask=tensor,
+        learned=[x for x in (bias, sinks) if x is not None],
+        settings=None
+        if bias is not None
+        else (implementation, options.get("scaling"), options.get("softcap"), rounded),
+        origin=implementation,
+        dropout=dropout,
+    )
+
+
+def _options(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: arguments[name] for name in OPTIONS if name in arguments and arguments[name] is not None}
+
+
+def _transposed(x: Tensor) -> Tensor:
+    """The interface returns [B, T_q, heads, D]."""
+    return x.transpose(1, 2)
+
+
+def _sinks(module: nn.Module, options: dict[str, Any]) -> Tensor | None:
+    sinks: Tensor | None = options.get("s_aux", getattr(module, "sinks", None))
+    return sinks
+
+
+def _energies_of_interface(
+    implementation: str,
+    module: nn.Module,
+    q: Tensor,
+    k: Tensor,
+    mask: Any,
+    options: dict[str, Any],
+    rounded: bool,
+) -> EnergyMatrix:
+    scale, softcap = options.get("scaling"), options.get("softcap")
+    bias = options.get("position_bias")
+    if implementation == "flex_attention" and hasattr(mask, "mask_mod"):
+        mask = mask_mod(mask.mask_mod)
+    if "flash" not in implementation:
+        if isinstance(mask, torch.Tensor):
+            mask = mask[..., : k.shape[-2]]
+        return dot_energies(q, k, scale, masks=(bias, mask), softcap=softcap, rounded=rounded)
+    # Flash kernels take the padding [B, T_k] and flags: the last query sees the last key. A window is symmetric, cut by
+    # causality; it is left out if it is wider than the text.
+    offset, size = k.shape[-2] - q.shape[-2], options.get("sliding_window")
+    near = window(size, offset=offset) if size and size < k.shape[-2] else None
+    rule = causal(offset) if _is_causal(module, options) else None
+    padding = None if mask is None else mask[:, None, None, -k.shape[-2] :].bool()
+    return dot_energies(q, k, scale, masks=(bias, rule, near, padding), softcap=softcap or None)
+
+
+def _is_causal(module: nn.Module, options: dict[str, Any]) -> bool:
+    flag = options.get("is_causal")
+    return bool(getattr(module, "is_causal", True) if flag is None else flag)
+
+
+def _is_cross(module: nn.Module) -> bool | None:
+    """Whether a module computes cross-attention, if it says so; causal attention is not."""
+    declared = getattr(module, "is_cross_attention", None)
+    return False if declared is None and getattr(module, "is_causal", False) else declared
+
+
+@torch.no_grad()
+def _agrees(call: Call, weights: Tensor) -> bool:
+    """Whether the call has the weights that the eager function used."""
+    rows = sorted({0, weights.shape[-2] // 2, weights.shape[-2] - 1})
+    theirs = weights[..., rows, :].float()
+    # Relative to each row: with many keys every weight is small. A row that a sink takes whole is zero in both.
+    error = (call.weights.tile(rows, slice(None)) - theirs).norm(dim=-1)
+    return bool((error <= BUDGET[weights.dtype] * theirs.norm(dim=-1)).all())
+
+
+HUGGINGFACE_TAP = Tap("a Hugging Face attention", of_model=_interface_of, on_install=verified.clear)
 
 
 NOT_ATTENTION = re.compile(
@@ -292,34 +556,17 @@ def _is_attention(kind: type) -> bool:
     return bool(ATTENTION.search(name) or STATE_SPACE.search(name))
 
 
-def _replacements(parts: Parts) -> Iterator[Replacement]:
+def _modules_of(parts: Parts) -> Iterator[Replacement]:
     """The classes of the attention modules that contain no other."""
-    kinds: list[tuple[str, type]] = [(name, type(part)) for name, part in parts]
-    modules = {name: kind for name, kind in kinds if _is_attention(kind)}
+    kinds: list[tuple[str, nn.Module, type]] = [(name, part, type(part)) for name, part in parts]
+    modules = {name: part for name, part, kind in kinds if _is_attention(kind)}
     outer = {name[:at] for name in modules for at, letter in enumerate(name) if letter == "."} | {""}
-    chosen = {name: kind for name, kind in modules.items() if name not in outer or len(modules) == 1}
-    classes: set[type] = set()
-    for name, part in parts:
-        kind = chosen.get(name)
-        if kind is None:
-            continue
-        tapped = _tapped_lightning if is_lightning(part) else _tapped_forward
-        if kind not in classes:
-            classes.add(kind)
-            yield Replacement(kind, "forward", tapped, is_active=None)
-        if "forward" in vars(part):  # its own: hooks of accelerate's device_map keep the one before
-            yield Replacement(part, "forward", functools.partial(_own_forward, tapped, part), is_active=None)
-
-
-def _own_forward(
-    tapped: Callable[[Callable[..., Any]], Callable[..., Any]], module: nn.Module, original: Callable[..., Any]
-) -> Callable[..., Any]:
-    return functools.partial(tapped(lambda _, *args, **kwargs: original(*args, **kwargs)), module)
+    for name, part in modules.items():
+        if name not in outer or len(modules) == 1:
+            yield from forward_of(part, _tapped_forward, always)
 
 
 def _tapped_forward(original: Callable[..., Any]) -> Callable[..., Any]:
-    local = routing.local
-
     def forward(*args: Any, **kwargs: Any) -> Any:
         # Every line here runs once for each call of a watched model, and is written for speed.
         own = local.state
@@ -336,32 +583,12 @@ def _tapped_forward(original: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
-def _finish(own: routing.ThreadState, module: nn.Module, outer: nn.Module | None) -> None:
+def _finish(own: ThreadState, module: nn.Module, outer: nn.Module | None) -> None:
     """After a module of which no call was seen."""
     own.unheard = outer
-    if routing.is_active():
+    if is_active():
         linear = STATE_SPACE.search(type(module).__name__) is not None
-        routing.report_unseen(module, NO_WEIGHTS if linear else NOT_SEEN)
+        report_unseen(module, NO_WEIGHTS if linear else NOT_SEEN)
 
 
-def _tapped_lightning(original: Callable[..., Any]) -> Callable[..., Any]:
-    def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if not routing.is_active():
-            return original(module, *args, **kwargs)
-        own = routing.local.state
-        outer, own.unheard = own.unheard, module
-        continued = continues(module, kwargs)
-        try:
-            result = original(module, *args, **kwargs)
-        except BaseException:
-            own.unheard = None
-            raise
-        if own.unheard is not None:
-            own.unheard = outer
-            report_lightning(module, result, continued, *args, **kwargs)
-        return result
-
-    return forward
-
-
-MODULE_TAP = Tap("", model_replacements=_replacements)
+MODULE_TAP = Tap("", of_model=_modules_of)

@@ -21,12 +21,25 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ..attention.blocks import ChangedInPlaceError, TensorVersions, version_of
 from ..attention.energy_matrix import EnergyMatrix
 from ..attention.normalizers import Unchanged
-from . import routing
-from .call import IN_ITS_OWN_CODE, Call
-from .routing import Replacement, Tap
+from .call import Call
+from .generation import IN_ITS_OWN_CODE
+from .watch import (
+    Replacement,
+    Tap,
+    ablations_of,
+    called_by_regard,
+    calling_module,
+    failure,
+    local,
+    opened,
+    report,
+    report_missed,
+    suspend_reports,
+    when_softmax_waits,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from jaxtyping import Float
     from torch import Tensor, nn
@@ -253,6 +266,41 @@ class OpenSoftmax:
             w, v, out = (x.unflatten(0, lead) for x in (w, v, out))
         return _call_of_weights(w, v, out, dropout, "they were computed in the module's own code")
 
+    def report(self) -> None:
+        """Report the products found.
+
+        Where there are none, a module that is named attention is reported with its weights alone. A gate, whose numbers
+        are multiplied one by one, and a softmax over one entry are named as unseen.
+        """
+        if self.pieces:
+            one = len(self.pieces) == 1  # the output of several is a sum that no tensor of the model holds
+            with suspend_reports():
+                report(
+                    self.call,
+                    self.module,
+                    output=self.pieces[0].product.out if one else None,
+                    arrange=self.arrangement() if one else None,
+                )
+            return
+        weights, heads = self.weights, _head_count(self.module)
+        last, axes, entries = weights.dim() - 1, weights.dim(), weights.shape[self.dim]
+
+        def is_attention(name: str) -> bool:
+            return bool(ATTENTION_NAME.search(name.lower()))
+
+        by_rows = self.dim == last and ((heads is None and axes in (3, 4)) or (axes == 4 and weights.shape[1] == heads))
+        if by_rows and entries > 1 and not self.is_gate:
+            v, out = (weights.new_empty(*weights.shape[:-2], n, 0) for n in (entries, weights.shape[-2]))
+            reason = "no product with values was found after its softmax"
+            report(lambda: _call_of_weights(weights, v, out, 0.0, reason), self.module, name_filter=is_attention)
+            return
+        report_missed(
+            f"its softmax over {entries} entries, {list(weights.shape)}, is not followed by a product "
+            "with values: weights over sampled points, or a gate",
+            self.module,
+            name_filter=is_attention,
+        )
+
     def arrangement(self) -> Callable[[Tensor], Tensor]:
         """From the gradient of the product's output to that of W·v.
 
@@ -336,36 +384,31 @@ def _call_of_weights(w: Tensor, v: Tensor, out: Tensor, dropout: float, reason: 
 def _softmax(
     original: Callable[..., Tensor], input: Tensor, dim: int | None = None, *args: Any, **kwargs: Any
 ) -> Tensor:
-    state = routing.local.state
-    with routing.suspend_reports():  # F.softmax may call the others
+    state = local.state
+    with suspend_reports():  # F.softmax may call the others
         weights = original(input, dim, *args, **kwargs)
-    if routing.called_by_regard():  # attend reports its own calls
+    if called_by_regard():  # attend reports its own calls
         return weights
     if state.interface_call is not None:
         state.interface_call.weights = weights
         return weights
-    if not (routing.watches or routing.ablations) or dim is None or weights.dim() < 2 or weights.is_nested:
+    if not (opened.watches or opened.ablations) or dim is None or weights.dim() < 2 or weights.is_nested:
         return weights
-    module = routing.calling_module()
+    module = calling_module()
     if module is not None:
         waiting = state.softmaxes
         for softmax in [x for x in waiting if x.pieces]:  # all of its products that there are
             waiting.remove(softmax)
-            _report(softmax)
+            softmax.report()
         if len(waiting) == MOST:
-            _report(waiting.pop(0))
+            waiting.pop(0).report()
         state.unheard = None
         waiting.append(OpenSoftmax(weights, dim % weights.dim(), module))
     return weights
 
 
-def _waits_for_product() -> bool:
-    """Whether a softmax waits for its product with values."""
-    return bool(routing.local.state.softmaxes) and routing.is_active()
-
-
 def _matmul(original: Callable[..., Tensor], input: Tensor, other: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    with routing.suspend_reports():  # a mode of PyTorch may call the replaced one again inside it
+    with suspend_reports():  # a mode of PyTorch may call the replaced one again inside it
         out = original(input, other, *args, **kwargs)
     if isinstance(input, torch.Tensor) and isinstance(other, torch.Tensor):
         return _found(lambda: matmul_product(input, other, out), out, input, other)
@@ -377,7 +420,7 @@ def _reflected(original: Callable[..., Tensor], input: Tensor, other: Tensor) ->
 
 
 def _einsum(original: Callable[..., Tensor], *args: Any) -> Tensor:
-    with routing.suspend_reports():
+    with suspend_reports():
         out = original(*args)
     operands = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
     if isinstance(args[0], str) and len(operands) == 2:
@@ -386,25 +429,19 @@ def _einsum(original: Callable[..., Tensor], *args: Any) -> Tensor:
     return out
 
 
-def _tapped_multiplication(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    local = routing.local
-
-    def multiply(*args: Any, **kwargs: Any) -> Tensor:
-        # Models multiply often: where no softmax waits this is all that is added.
-        out, waiting = original(*args, **kwargs), local.state.softmaxes
-        if waiting and waiting[-1].left and all(type(x) is torch.Tensor for x in (*args, out)) and len(args) == 2:
-            waiting[-1].note_multiplied(out, *args)
-        return out
-
-    return multiply
+def _multiply(original: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    out, softmax = original(*args, **kwargs), local.state.softmaxes[-1]
+    if softmax.left and all(type(x) is torch.Tensor for x in (*args, out)) and len(args) == 2:
+        softmax.note_multiplied(out, *args)
+    return out
 
 
 def _sum(original: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
     out = original(*args, **kwargs)
     if not args or type(args[0]) is not torch.Tensor:
         return out
-    softmax = routing.local.state.softmaxes[-1]
-    with torch.no_grad(), routing.suspend_reports():
+    softmax = local.state.softmaxes[-1]
+    with torch.no_grad(), suspend_reports():
         product = softmax.product_of_sum(out, *args, **kwargs)
     found = None if product is None else _found(lambda: product, product.out, *product.operands)
     # Without ablated heads it is another tensor.
@@ -416,99 +453,50 @@ def _found(make: Callable[[], TensorProduct | None], out: Tensor, *operands: Ten
 
     Returns its output, without the heads that an ablation silences.
     """
-    waiting = routing.local.state.softmaxes
+    waiting = local.state.softmaxes
     try:
-        with torch.no_grad(), routing.suspend_reports():
+        with torch.no_grad(), suspend_reports():
             if not any(softmax.may_be(x) for softmax in waiting for x in operands):
                 return out
             product = make()
             softmax = None if product is None else next((x for x in reversed(waiting) if x.add(product)), None)
     except ChangedInPlaceError as error:
-        routing.report_missed(str(error))
+        report_missed(str(error))
         return out
     except Exception as error:  # an error of ours must not stop the model
-        routing.report_missed(routing.failure(error))
+        report_missed(failure(error))
         return out
     if softmax is None:
         return out
-    ablated = _ablated(softmax, out) if routing.ablations else out
+    ablated = _ablated(softmax, out) if opened.ablations else out
     if softmax.complete:
         waiting.remove(softmax)
-        _report(softmax)
+        softmax.report()
     return ablated
 
 
 def _ablated(softmax: OpenSoftmax, out: Tensor) -> Tensor:
     """The output of the last product of a softmax, with ablated heads set to zero."""
     axis, w = softmax.head_axis(), softmax.pieces[-1].weights
-    for ablation, name in routing.ablations_of(softmax.module):
+    for ablation, name in ablations_of(softmax.module):
         ablation.check_written_out(name, w.shape[-2], softmax.weights.shape[softmax.dim], axis is not None)
         if axis is not None:
             out = ablation.output(name, out, *axis)
     return out
 
 
-def _report(softmax: OpenSoftmax) -> None:
-    """Report the products of a softmax.
-
-    Where there are none, a module that is named attention is reported with its weights alone. A gate, whose numbers are
-    multiplied one by one, and a softmax over one entry are named as unseen.
-    """
-    if softmax.pieces:
-        one = len(softmax.pieces) == 1  # the output of several is a sum that no tensor of the model holds
-        with routing.suspend_reports():
-            routing.report(
-                softmax.call,
-                softmax.module,
-                output=softmax.pieces[0].product.out if one else None,
-                arrange=softmax.arrangement() if one else None,
-            )
-        return
-    weights, heads = softmax.weights, _head_count(softmax.module)
-    last, axes, entries = weights.dim() - 1, weights.dim(), weights.shape[softmax.dim]
-
-    def is_attention(name: str) -> bool:
-        return bool(ATTENTION_NAME.search(name.lower()))
-
-    by_rows = softmax.dim == last and ((heads is None and axes in (3, 4)) or (axes == 4 and weights.shape[1] == heads))
-    if by_rows and entries > 1 and not softmax.is_gate:
-        v, out = (weights.new_empty(*weights.shape[:-2], n, 0) for n in (entries, weights.shape[-2]))
-        reason = "no product with values was found after its softmax"
-        routing.report(lambda: _call_of_weights(weights, v, out, 0.0, reason), softmax.module, name_filter=is_attention)
-        return
-    routing.report_missed(
-        f"its softmax over {entries} entries, {list(weights.shape)}, is not followed by a product "
-        "with values: weights over sampled points, or a gate",
-        softmax.module,
-        name_filter=is_attention,
-    )
-
-
-def _close() -> None:
-    """At the end of a watch: no product will follow."""
-    waiting, routing.local.state.softmaxes = routing.local.state.softmaxes, []
-    for softmax in waiting:
-        _report(softmax)
-
-
-def _forget() -> None:
-    """After the last watch or ablation: what an ablation alone left waiting is nobody's."""
-    routing.local.state.softmaxes.clear()
-
-
-def _replacements() -> Iterator[Replacement]:
-    for owner in (F, torch, torch.Tensor):
-        yield Replacement(owner, "softmax", _softmax)
-    for owner in (torch, torch.Tensor):
-        yield Replacement(owner, "matmul", _matmul, _waits_for_product)
-        yield Replacement(owner, "bmm", _matmul, _waits_for_product)
-        yield Replacement(owner, "mul", _tapped_multiplication, None)
-        yield Replacement(owner, "sum", _sum, _waits_for_product)
-    yield Replacement(torch.Tensor, "__mul__", _tapped_multiplication, None)
-    yield Replacement(torch.Tensor, "__rmul__", _tapped_multiplication, None)
-    yield Replacement(torch.Tensor, "__matmul__", _matmul, _waits_for_product)
-    yield Replacement(torch.Tensor, "__rmatmul__", _reflected, _waits_for_product)
-    yield Replacement(torch, "einsum", _einsum, _waits_for_product)
-
-
-TAP = Tap("a softmax followed by a product with values", _replacements, on_close=_close, on_remove=_forget)
+MULTIPLIES: list[tuple[Callable[..., Any], list[tuple[Any, str]]]] = [
+    (_matmul, [(torch, "matmul"), (torch, "bmm")]),
+    (_matmul, [(torch.Tensor, "matmul"), (torch.Tensor, "bmm"), (torch.Tensor, "__matmul__")]),
+    (_reflected, [(torch.Tensor, "__rmatmul__")]),
+    (_einsum, [(torch, "einsum")]),
+    (_multiply, [(torch, "mul"), (torch.Tensor, "mul"), (torch.Tensor, "__mul__"), (torch.Tensor, "__rmul__")]),
+    (_sum, [(torch, "sum"), (torch.Tensor, "sum")]),
+]
+TAP = Tap(
+    "a softmax followed by a product with values",
+    [
+        *(Replacement(owner, "softmax", _softmax) for owner in (F, torch, torch.Tensor)),
+        *(Replacement(*place, tap, when_softmax_waits) for tap, places in MULTIPLIES for place in places),
+    ],
+)

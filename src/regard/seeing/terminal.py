@@ -276,3 +276,18 @@ class ResultTable:
         writer.writerow(self.columns)
         writer.writerows(zip(*self.columns.values(), strict=True))
         return text.getvalue()
+
+
+class Tabular:
+    """What has a table."""
+
+    def table(self) -> ResultTable:
+        raise NotImplementedError
+
+    def to_frame(self) -> Any:
+        """The table as a data frame of pandas or polars."""
+        return self.table().to_frame()
+
+    def save(self, path: str | Path) -> None:
+        """Write the table to .csv or .parquet."""
+        self.table().save(path)

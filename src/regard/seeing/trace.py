@@ -2,55 +2,46 @@
 
 While the model runs a call is appended. Only what later calls depend on is decided at once: whether keys are those of a
 cache that grew, so that the old ones need not be kept. The rest is the work of `_settle`, when somebody asks.
-
-Traces: recorded calls in a folder: `trace.json` describes them, and each has its tensors in a safetensors file.
-
-There is no pickle, so a trace from an unknown source can be opened. `trace.json` has the SHA-256 of each tensor: one
-that is not what was written is refused by its name. Tensors are read into memory, so that a file that changes later
-changes nothing.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import math
+import re
+import sys
 import threading
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import weakref
+from contextlib import nullcontext
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ..attention.energies import EnergyForm
-from ..attention.energy_matrix import EnergyMatrix
-from ..attention.masks import causal, dense
-from ..attention.modifiers import Modifier
-from ..attention.normalizers import Normalizer, Softmax
-from ..attention.part import UnknownPartError
-from ..files import DamagedFileError, replacing_folder
-from .call import IN_ITS_OWN_CODE, Call
-from .storage import Intervals, TensorStorage, format_bytes
+from . import generation
+from .generation import IN_ITS_OWN_CODE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from rich.table import Table
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from ..attention.masks import Mask
-    from ..attention.part import Part
     from ..viewer.export import Widget
-    from .modules import ModuleDepths
+    from .call import Call
+    from .storage import TensorStorage
     from .terminal import ResultTable
     from .text_models import TokenizedText
+    from .watch import Parts
 
 HEADER = ("layer", "kind", "heads", "queries", "keys", "computed by", "fidelity")
 MATRICES = 8 << 30
 """Bytes of whole weight matrices that a watch without a limit of its own holds: of models that compute their weights in
 their own code, whose queries and keys are not known."""
 LONG_MASKS = 1 << 26
-"""Masks of more bytes than this, all together, are shortened when the watch closes; others when somebody asks."""
+"""A mask of more bytes than this is shortened when the watch closes; others when somebody asks."""
 
 
 class Seen:
@@ -73,7 +64,7 @@ class Seen:
         self.text: TokenizedText | None = None
         """The text that the model read, if it was one text and is known."""
         self.gradients = gradients
-        self._storage = TensorStorage(None, None) if storage is None else storage
+        self._storage = storage  # None: everything is kept by reference, without a limit
         self._depths = depths
         self._lock = threading.RLock()
         self._calls: list[Call] = []
@@ -82,7 +73,6 @@ class Seen:
         self._pass: dict[str, bool] = {}  # the modules of this forward pass, and whether each continued its call
         self._missed: list[str] = []
         self._unseen: dict[str, str] = {}
-        self._masks: dict[int, int] = {}  # bytes, by id
         self._matrices = 0  # bytes
         self._over_limit = 0
         self._advice = ""
@@ -95,87 +85,76 @@ class Seen:
 
         `output` and `arrange` are for its gradient, see `Call.follow_gradient`.
         """
+        storage = self._storage
         with self._lock:
             call.depths = self._depths
             if self.gradients:
-                call.follow_gradient(output, arrange, self._storage.store)
+                call.follow_gradient(output, arrange, torch.Tensor.detach if storage is None else storage.store)
             if call.origin != IN_ITS_OWN_CODE:
                 self._replace_written(call)
-            if self._storage.copies or not self._storage.values:
-                with torch.no_grad():
-                    self._add_now(call)
-                return
-            last = self._last.get(call.name)
-            if last is not None and self._may_grow(last, call) and self._joins(last, call):
-                return
-            if not self._has_room(call):
-                return
-            self._calls.append(call)
-            self._last[call.name] = call
-            if call.mask is not None:
-                self._masks[id(call.mask)] = call.mask.nbytes
-
-    def _add_now(self, call: Call) -> None:
-        """Keep a copy of the call, or prove it and keep no values."""
-        call.complete()
-        if call.after is not None or not self._storage.values:
-            call.prove_now(self._storage.values)
-        last = self._last.get(call.name)
-        if (last is not None and self._joins(last, call)) or not self._has_room(call):
-            return
-        if self._storage.copies:
-            call.place(functools.partial(self._storage.store, wait=False))
-        self._calls.append(call)
-        self._settled = len(self._calls)
-        self._last[call.name] = call
+            now = storage is not None and (storage.copies or not storage.values)
+            with torch.no_grad() if now else nullcontext():
+                if storage is not None and now:  # keep a copy, or prove it and keep no values
+                    call.complete()
+                    if call.after is not None or not storage.values:
+                        call.prove_now(storage.values)
+                last = self._last.get(call.name)
+                if last is not None and (now or self._may_grow(last, call)) and self._joins(last, call):
+                    return
+                if not self._has_room(call):
+                    return
+                if storage is not None and storage.copies:
+                    call.place(functools.partial(storage.store, wait=False))
+                self._calls.append(call)
+                self._last[call.name] = call
+                self._settled = len(self._calls) if now else self._settled
 
     @staticmethod
     def _may_grow(last: Call, call: Call) -> bool:
         """Whether keys may be those of `last` in a longer tensor: joined at once, the old ones need not be kept."""
-        return call.q is not None and call.keys > call.q.shape[-2] and not last.shares_keys(call)
+        return call.q is not None and call.keys > call.q.shape[-2] and not generation.shares_keys(last, call)
 
     def _joins(self, last: Call, call: Call) -> bool:
         """Whether the call was appended to the last call of its module and fits into the limit."""
-        storage, size = self._storage, 0
         if last.ablated != call.ablated:
             return False
-        if storage.limit is not None and call.keys:
-            size = sum(x.nbytes for x in (call.q, call.out) if x is not None)
-            size += sum(x.nbytes for x in (call.k, call.v)) * min(call.queries, call.keys) // call.keys
-            if storage.bytes + size > storage.limit:
-                return False  # a call of its own will not fit either, and is counted
-        if storage.copies:
+        storage, size, store = self._storage, 0, None
+        if storage is not None:
+            if storage.limit is not None and call.keys:
+                size = sum(x.nbytes for x in (call.q, call.out) if x is not None)
+                size += sum(x.nbytes for x in (call.k, call.v)) * min(call.queries, call.keys) // call.keys
+                if storage.bytes + size > storage.limit:
+                    return False  # a call of its own will not fit either, and is counted
             storage.wait_for_copies()  # its keys are compared with those kept
+            store = storage.store if storage.copies else None
         if call.name in self._pass:  # the next forward pass
             self._pass = {}
         # On a GPU a comparison waits for all that was launched before it: one module of each forward pass compares.
-        trusted = (
-            call.q is not None and call.q.is_cuda and not storage.copies and next(iter(self._pass.values()), False)
-        )
-        joined = last.append(call, storage.store if storage.copies else None, trusted)
+        trusted = call.q is not None and call.q.is_cuda and store is None and next(iter(self._pass.values()), False)
+        joined = generation.append(last, call, store, trusted)
         self._pass[call.name] = joined
-        storage.bytes += size if joined else 0
+        if storage is not None and joined:
+            storage.bytes += size
         return joined
 
     def _has_room(self, call: Call) -> bool:
         """Whether the call can be held; if not, it is counted, or named if its weights are a whole matrix."""
         storage = self._storage
-        if storage.limit is not None and not storage.reserve(x for x in call.tensors() if x is not call.out):
-            self._over_limit += 1
-            return False
-        if not call.matrix or storage.limit is not None or storage.copies:
+        if storage is not None and (storage.limit is not None or storage.copies):
+            fits = storage.limit is None or storage.reserve(x for x in call.tensors() if x is not call.out)
+            self._over_limit += not fits
+            return fits
+        self._matrices += _weight_bytes(call) if call.matrix else 0
+        if not call.matrix or self._matrices <= MATRICES:
             return True
-        size = _weight_bytes(call)
-        if self._matrices + size > MATRICES:
-            self.add_missed(
-                call.name,
-                f"its weights, {format_bytes(size)}, are not held: {call.matrix}, so that they can be held only as "
-                f"whole matrices, and those of this watch would take more than {format_bytes(MATRICES)}. Watch fewer "
-                'layers (layers=…), keep="cpu" or a folder, or say what may be held (limit="64GB")',
-            )
-            return False
-        self._matrices += size
-        return True
+        self._matrices -= _weight_bytes(call)
+        self.add_missed(
+            call.name,
+            f"its weights, {_size(_weight_bytes(call))}, are not held: {call.matrix}, so that they can be held only as "
+            f"whole matrices, and those of this watch would take more than {_size(MATRICES)}. Watch fewer layers "
+            '(layers=…), keep="cpu" or a folder, or say what may be held (limit="64GB")',
+        )
+        return False
 
     def _replace_written(self, call: Call) -> None:
         """If the module notes an output that it computed by a softmax just before, the note replaces that call."""
@@ -204,17 +183,19 @@ class Seen:
         self._advise = advise
         if self._depths is not None:
             self._depths.keep_shares({call.name for call in self._calls})
-        if self._storage.copies or sum(self._masks.values()) >= LONG_MASKS:
+        masks = [call.mask.nbytes for call in self._calls if call.mask is not None]
+        if (self._storage is not None and self._storage.copies) or max(masks, default=0) >= LONG_MASKS:
             self._settle()
 
     # When somebody asks
 
     def _settle(self) -> None:
         """Complete what was collected: energies, steps of a generation, short masks."""
-        from .routing import suspend_reports
+        from .watch import suspend_reports
 
         with self._lock:
-            self._storage.wait_for_copies()
+            if self._storage is not None:
+                self._storage.wait_for_copies()
             if self._settled == len(self._calls) and self._advise is None:
                 return
             with suspend_reports(), torch.no_grad():
@@ -222,33 +203,29 @@ class Seen:
                 del self._calls[self._settled :]
                 last = {call.name: call for call in self._calls}
                 for call in pending:
+                    before = last.get(call.name)
                     try:
-                        self._settle_call(call, last)
+                        if call.q is not None:  # otherwise queries and keys are computed when this call is asked for
+                            call.complete()
+                            if before is not None and not call.later and self._joins(before, call):
+                                continue
                     except Exception as error:  # an error of ours must not stop the model
                         self.add_missed(call.name, f"the call could not be recorded: {error}")
+                        continue
+                    self._calls.append(call)
+                    last[call.name] = call
                 self._last, self._settled = last, len(self._calls)
                 if self._advise is not None:
                     advise, self._advise = self._advise, None
                     self._finish(advise)
 
-    def _settle_call(self, call: Call, last: dict[str, Call]) -> None:
-        before = last.get(call.name)
-        if call.q is not None:  # otherwise queries and keys are computed when this call is asked for
-            call.complete()
-            if before is not None and not call.later and self._joins(before, call):
-                return
-        self._calls.append(call)
-        last[call.name] = call
-
     def _finish(self, advise: Callable[[], str]) -> None:
         self._last.clear()
-        self._masks.clear()
         masks: dict[int, tuple[Tensor, Mask | None]] = {}
         for call in self._calls:
             call.shorten_masks(masks)
-        if self._over_limit:
-            assert self._storage.limit is not None
-            limit = format_bytes(self._storage.limit)
+        if self._over_limit and self._storage is not None:
+            limit = _size(self._storage.limit or 0)
             self._missed.append(f"{self._over_limit} calls were not kept: the limit is {limit}")
         self._name_unseen()
         self._advice = "" if self._calls else advise()
@@ -321,9 +298,7 @@ class Seen:
 
         All others hold queries and keys, and grow with the length.
         """
-        return [
-            f"{call.name}: {format_bytes(_weight_bytes(call))}, {call.matrix}" for call in self.calls if call.matrix
-        ]
+        return [f"{call.name}: {_size(_weight_bytes(call))}, {call.matrix}" for call in self.calls if call.matrix]
 
     @property
     def prompt(self) -> int:
@@ -352,7 +327,9 @@ class Seen:
 
         A call that can no longer be computed is listed in `missed` instead.
         """
-        save(self, path)
+        from .storage import save_trace
+
+        save_trace(self, path)
 
     def show(self) -> Widget:
         """Show the viewer in a notebook: Jupyter, VS Code, Colab, marimo."""
@@ -435,6 +412,12 @@ def _cells(call: Call) -> tuple[str, ...]:
     return call.name, call.kind, heads, rows, str(keys), origin, verdict
 
 
+def _size(count: int) -> str:
+    from .storage import format_bytes
+
+    return format_bytes(count)
+
+
 def _weight_bytes(call: Call) -> int:
     return math.prod(call.shape) * call.own.a.element_size()
 
@@ -444,237 +427,106 @@ def _first_names(calls: Sequence[Call]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
-VERSION = 1
-LARGEST = 64 << 20
-"""The maximum size of `trace.json`, in bytes."""
-
-NUMBER, NOTHING = int | float, type(None)
-ABOUT: dict[str, Any] = {"model": str, "tokens": list | NOTHING, "missed": list, "calls": list}
-CALL: dict[str, Any] = {
-    "name": str, "kind": str, "origin": str, "steps": list, "batch": list, "groups": int, "dropout": NUMBER,
-    "form": dict, "normalize": dict, "mask": dict | NOTHING, "modifiers": list, "fidelity": NUMBER | NOTHING,
-    "budget": NUMBER | NOTHING, "layer": int | NOTHING, "ablated": str | NOTHING, "sha256": dict | NOTHING,
-}  # fmt: skip
-"""The fields of `trace.json`, and of each call in it, with their types."""
+ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
+STATE_SPACE = re.compile(
+    r"mamba|rwkv|ssm|state.?space|delta.?(net|rule|product)|linear.?attention|lightning.?attention|retention|hyena|"
+    r"rg.?lru|recurrent|[sm]lstm|kimi.?delta|mixer$",
+    re.IGNORECASE,
+)
+"""Classes of layers that mix tokens without weights."""
 
 
-def save(seen: Seen, path: str | Path) -> None:
-    """Write a trace into a new folder. A call that can no longer be computed is listed in `missed` instead."""
-    from safetensors.torch import save_file
+class HeadShare(NamedTuple):
+    """The heads of one process among those of `ranks`."""
 
-    path = Path(path)
-    if path.exists():
-        raise FileExistsError(f"{path} exists; choose another name for the trace, or remove it")
-    from .. import __version__
-
-    lost = [call for call in seen.calls if call.fidelity().lost]
-    about: dict[str, Any] = {
-        "format": VERSION,
-        "regard": __version__,
-        "torch": str(torch.__version__),
-        "model": seen.model,
-        "tokens": seen.tokens,
-        "sides": seen.sides,
-        "missed": [*seen.missed, *(f"{call.name}: {call.fidelity().remark}" for call in lost)],
-        "calls": [],
-    }
-    with replacing_folder(path) as folder:
-        for at, call in enumerate(call for call in seen.calls if call not in lost):
-            description, tensors = _describe(call)
-            # Queries, keys and values of one projection share a storage, which safetensors refuses.
-            file = folder / f"{at:04}.safetensors"
-            copies = {name: x.contiguous().clone() for name, x in tensors.items()}
-            save_file(copies, file)
-            about["calls"].append({**description, "sha256": {name: _digest(x) for name, x in sorted(copies.items())}})
-        (folder / "trace.json").write_text(json.dumps(about, ensure_ascii=False, indent=1), encoding="utf-8")
+    rank: int
+    ranks: int
 
 
-def load_trace(path: str | Path) -> Seen:
-    """Read what `seen.save(path)` wrote. The tensors of a call are read on first use."""
-    path = Path(path)
-    file = path / "trace.json"
-    if not file.is_file():
-        raise FileNotFoundError(f"{path} is not a trace: there is no {file}; write one with seen.save(path)")
-    if file.stat().st_size > LARGEST:
-        raise ValueError(f"{file} has {file.stat().st_size:,} bytes; at most {LARGEST:,} are read")
-    try:
-        about = _printable(json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} is not valid: {error}") from None
-    if not isinstance(about, dict) or "format" not in about:
-        raise ValueError(f"{file} is not valid: it has no format")
-    if about["format"] != VERSION:
-        raise ValueError(f"{path} has format {about['format']}; this version of regard reads format {VERSION}")
-    _check(file, "it", about, ABOUT)
-    sides = about.get("sides", {})
-    if not isinstance(sides, dict) or not all(_are_words(x) for x in [*(about.get("tokens") or []), *sides.values()]):
-        raise ValueError(f"{file} is not valid: its tokens and sides should be lists of words")
-    seen = Seen(about["model"])
-    seen.tokens, seen.sides = about.get("tokens"), sides
-    seen.missed.extend(str(x) for x in about["missed"])
-    for at, description in enumerate(about["calls"]):
-        _check(file, f"call {at}", description, CALL)
-        if not all(isinstance(x, int) for x in (*description["steps"], *description["batch"])):
-            raise ValueError(f"{file} is not valid: the steps and the batch of call {at} should be whole numbers")
-        seen.calls.append(_read(path / f"{at:04}.safetensors", description))
-    return seen
+WHOLE = HeadShare(0, 1)
 
 
-def _are_words(x: Any) -> bool:
-    return isinstance(x, list) and all(isinstance(word, str) for word in x)
+def _head_share(module: nn.Module | None) -> HeadShare:
+    """By the parameters: heads are divided where some are split by rows and others by columns over the same processes.
+
+    That is how projections to queries, keys and values and the projection of the output are split (Shoeybi et al.
+    2019). FSDP splits all parameters by rows and gathers them before the module runs: it divides no heads.
+    """
+    tensor = sys.modules.get("torch.distributed.tensor")  # imported if a parameter is a DTensor
+    if module is None or tensor is None:
+        return WHOLE
+    split = [x for x in module.parameters() if isinstance(x, tensor.DTensor)]
+    for mesh in {x.device_mesh for x in split}:
+        for axis in range(mesh.ndim):
+            placements = [x.placements[axis] for x in split if x.device_mesh == mesh]
+            if {0, 1} <= {x.dim for x in placements if isinstance(x, tensor.Shard)}:
+                return HeadShare(mesh.get_local_rank(axis), mesh.size(axis))
+    return WHOLE
 
 
-def _check(file: Path, what: str, value: Any, fields: dict[str, Any]) -> None:
-    """Refuse a value without these fields of these types; the file may hold anything."""
-    if not isinstance(value, dict):
-        raise ValueError(f"{file} is not valid: {what} should be an object")
-    for name, kind in fields.items():
-        if not isinstance(value.get(name), kind):
-            raise ValueError(f"{file} is not valid: {what} has no {name}, or one of the wrong type")
+class ModuleDepths:
+    """Layers are counted among modules at the same place of a repeated structure: "encoder.layer.*.attention.self".
+
+    So the third block of a second stage follows those of the first, numbers of a wrapper do not count, and layers
+    without attention between others are left out.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        """`parts` are those of `named_parts`. The model is not kept alive: what was recorded may outlive it."""
+        self._kinds = [(name, type(part).__name__) for name, part in parts]
+        self._model = weakref.ref(parts[0][1])
+        self._places: dict[str, list[tuple[list[int], str, str]]] | None = None
+        self._shares: dict[str, HeadShare] = {}
+
+    def of(self, name: str) -> int | None:
+        """The depth of the module of this name; None if its place is not repeated."""
+        if self._places is None:
+            self._places = {}
+            for part, kind in self._kinds:
+                self._places.setdefault(_place(part), []).append((_numbers(part), part, kind))
+        place = _place(name)
+        alike = sorted(self._places.get(place, [])) if place != name else []
+        own = next((kind for _, part, kind in alike if part == name), None)
+        if own is None:
+            return None
+        return [part for _, part, other in alike if _same_kind(own, other)].index(name)
+
+    def share(self, name: str) -> HeadShare:
+        """Which of the heads of the module of this name this process has."""
+        share = self._shares.get(name)
+        if share is None:
+            self._shares[name] = share = _head_share(_submodule(self._model(), name))
+        return share
+
+    def keep_shares(self, names: Iterable[str]) -> None:
+        """Find the shares of these modules while the model is alive. Only processes of a group share heads."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            for name in names:
+                self.share(name)
+
+    def selects(self, name: str, layer: int | str) -> bool:
+        """Whether a module is this layer: by depth, by whole components of its name, or by a pattern for it."""
+        if isinstance(layer, int):
+            return self.of(name) == layer
+        return f".{layer}." in f".{name}." or fnmatchcase(name, layer)
 
 
-def _printable(x: Any) -> Any:
-    """The value with unprintable characters escaped, so that no name can control the terminal."""
-    if isinstance(x, str):
-        return x if x.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in x)
-    if isinstance(x, list):
-        return [_printable(item) for item in x]
-    return {_printable(key): _printable(item) for key, item in x.items()} if isinstance(x, dict) else x
+def _submodule(model: nn.Module | None, name: str) -> nn.Module | None:
+    """The module of this name; None if there is none."""
+    for key in name.split("."):
+        model = None if model is None else model._modules.get(key)
+    return model
 
 
-def _describe(call: Call) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The description of a call, and its tensors."""
-    weights, v = call.weights, call.v
-    rows, out = call.outputs()
-    energies = weights.detached
-    tensors = {"q": energies.a, "k": energies.b, "v": v, "out": out, "rows": rows}
-    if weights.kernel_state is not None:
-        tensors["state"] = weights.kernel_state
-    description: dict[str, Any] = {
-        "name": call.name,
-        "kind": call.kind,
-        "origin": call.origin,
-        "layer": call.layer,
-        "ablated": call.ablated,
-        "steps": call.steps,
-        "batch": list(energies.batch),
-        "groups": energies.groups,
-        "dropout": call.dropout,
-        "form": _part(energies.form, tensors, call.name),
-        "normalize": _part(call.normalize, tensors, call.name),
-        "mask": _mask(energies, tensors),
-        "modifiers": [_part(x, tensors, call.name, at) for at, x in enumerate(energies.modifiers)],
-    }
-    if call.after is not None or call.measured is not None:
-        description["fidelity"], description["budget"] = call.fidelity()[:2]
-    return description, {name: x.detach().cpu() for name, x in tensors.items()}
+def _same_kind(kind: str, other: str) -> bool:
+    if kind == other:
+        return True
+    return all(ATTENTION.search(x) is not None and STATE_SPACE.search(x) is None for x in (kind, other))
 
 
-def _part(part: Part, tensors: dict[str, Tensor], name: str, at: int | None = None) -> dict[str, Any]:
-    try:
-        description, own = part.describe(at)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}; a trace cannot hold it, so leave it out (layers=…)") from None
-    tensors |= own
-    return description
+def _place(name: str) -> str:
+    return ".".join("*" if part.isdecimal() else part for part in name.split("."))
 
 
-def _mask(energies: EnergyMatrix, tensors: dict[str, Tensor]) -> dict[str, Any] | None:
-    mask, device = energies.mask, energies.a.device
-    if mask is None:
-        return None
-    if mask.causal_offset is not None:
-        return {"causal": mask.causal_offset}
-    bounds = energies.intervals()
-    if bounds is not None:
-        tensors["start"], tensors["stop"] = _interval_tensors(energies, *bounds)
-        return {"intervals": True}
-    tensors["mask"] = mask.dense(energies.batch, energies.queries, energies.keys, device)
-    return {"dense": True}
-
-
-def _interval_tensors(energies: EnergyMatrix, *bounds: Tensor) -> list[Tensor]:
-    """Intervals of all matrices, [n or 1, q or 1], as [*batch, q] without last dimensions in which all are equal."""
-    full = [x.expand(energies.count, energies.queries).reshape(*energies.batch, energies.queries) for x in bounds]
-    while full[0].dim() > 1 and all(bool((x == x[..., :1, :]).all()) for x in full):
-        full = [x[..., 0, :] for x in full]
-    return full
-
-
-def _read(file: Path, description: dict[str, Any]) -> Call:
-    if not file.is_file():
-        raise FileNotFoundError(f"the trace is incomplete: there is no {file}")
-
-    def energies(call: Call) -> EnergyMatrix:
-        from safetensors import SafetensorError
-        from safetensors.torch import load
-
-        try:
-            tensors = load(file.read_bytes())  # not mapped: a file that is cut short would end the process (SIGBUS)
-            _check_digests(file, tensors, description.get("sha256"))
-            return _fill(call, tensors, description)
-        except (UnknownPartError, DamagedFileError):
-            raise
-        except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"{file} does not match trace.json: {type(error).__name__}: {error}") from None
-
-    fields: dict[str, Any] = {name: description[name] for name in ("name", "origin", "steps", "dropout")}
-    fields |= {"layer": description.get("layer"), "ablated": description.get("ablated") or ""}
-    return Call(None, energies=energies, cross=description["kind"] == "cross", **fields)
-
-
-def _digest(x: Tensor) -> str:
-    """The SHA-256 of a tensor: its type, its shape and its numbers."""
-    digest = hashlib.sha256(f"{x.dtype} {list(x.shape)} ".encode())
-    digest.update(x.contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def _check_digests(file: Path, tensors: dict[str, Tensor], expected: dict[str, Any] | None) -> None:
-    """Refuse tensors that are not those that were written; a trace of an earlier version has no digests."""
-    if expected is None:
-        return
-    for name in sorted({*tensors, *expected}):
-        if name not in tensors:
-            raise DamagedFileError(
-                f"{file} is damaged: it has no tensor {name!r}, which was written; get the trace again"
-            )
-        if name not in expected or _digest(tensors[name]) != expected[name]:
-            raise DamagedFileError(
-                f"{file} is damaged: its tensor {name!r} is not the one that was written (SHA-256); get the trace again"
-            )
-
-
-def _fill(call: Call, tensors: dict[str, Tensor], description: dict[str, Any]) -> EnergyMatrix:
-    """The energies of a call, which gets what else was written."""
-    energies = EnergyMatrix(
-        tensors["q"],
-        tensors["k"],
-        EnergyForm.rebuild(description["form"], tensors),
-        tuple(description["batch"]),
-        tuple(Modifier.rebuild(x, tensors, at) for at, x in enumerate(description["modifiers"])),
-        _read_mask(description["mask"], tensors),
-        description["groups"],
-    )
-    state = tensors.get("state")
-    call.state = None if state is None else state.view(*energies.batch, energies.queries)
-    call.normalize = _normalizer(description["normalize"], tensors)
-    call.v, call.out, call.rows = tensors["v"], tensors["out"], tensors["rows"]
-    call.measured, call.budget = description.get("fidelity"), description.get("budget")
-    return energies
-
-
-def _normalizer(description: dict[str, Any], tensors: dict[str, Tensor]) -> Normalizer:
-    if "sinks" in tensors:  # written before sinks were part of the softmax
-        return Softmax(sink=tensors["sinks"])
-    return Normalizer.rebuild(description, tensors)
-
-
-def _read_mask(description: dict[str, Any] | None, tensors: dict[str, Tensor]) -> Mask | None:
-    if description is None:
-        return None
-    if "causal" in description:
-        return causal(description["causal"])
-    if "intervals" in description:
-        return Intervals(tensors["start"], tensors["stop"])
-    return dense(tensors["mask"])
+def _numbers(name: str) -> list[int]:
+    return [int(part) for part in name.split(".") if part.isdecimal()]

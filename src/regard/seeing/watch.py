@@ -1,39 +1,39 @@
-"""Taps: each sees the calls of one attention function. A new tap is a module here and an entry in `TAPS`."""
+"""watch: puts taps in place of the functions that compute attention, and passes each call to the open watches.
+
+A tap (`taps.py` and its neighbours) sees the calls of one attention function. A new one is a module and an entry in
+`_taps`. A replacement calls the original with the arguments it got and returns its result.
+"""
 
 from __future__ import annotations
 
 import functools
 import sys
 import threading
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import torch
 from torch import nn
 
-from . import routing, taps, taps_huggingface, taps_linear, taps_multihead, taps_written
-from .modules import ModuleDepths, kinds_of, named_parts
-from .storage import TensorStorage
-from .trace import Seen
+from .trace import ModuleDepths, Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
-    from .modules import Parts
+    from torch import Tensor
 
-TAPS = (
-    taps.SDPA_TAP,
-    taps_multihead.TAP,
-    taps.FLEX_TAP,
-    taps.ATTEND_TAP,
-    taps_huggingface.TAP,
-    taps_written.TAP,
-    taps_linear.TAP,
-    taps.MODULE_TAP,
-)
+    from .call import Call
+    from .interventions import ModelIntervention
+    from .taps import InterfaceCall
+    from .taps_written import OpenSoftmax
 
+    Guard = Callable[[Callable[..., Any], Callable[..., Any]], Callable[..., Any]]
 
-_lock = threading.RLock()
+Parts = list[tuple[str, nn.Module]]
+"""All modules of a model with their names, the model itself first, named ""."""
 
 
 def watch(
@@ -87,32 +87,36 @@ class Watch:
         layers: int | str | Sequence[int | str] | None,
         keep: str | Path | None,
         limit: str | int | None,
-        gradients: bool = False,
+        gradients: bool,
     ) -> None:
         """`parts` are the modules of the model, the model itself first. Holding them keeps the ids in `names` valid."""
-        self.model, self._parts, self._plan = parts[0][1], parts, routing.plan(parts)
+        self.model, self._parts, self._plan = parts[0][1], parts, plan(parts)
         self.names = {id(part): name or type(part).__name__ for name, part in parts}
         self.layers = [layers] if isinstance(layers, int | str) else layers
-        self._depths = ModuleDepths(kinds_of(parts), self.model)
+        self._depths = ModuleDepths(parts)
         self._selected: dict[str, bool] = {}
         self.thread = 0
-        self.seen = Seen(type(self.model).__name__, TensorStorage(keep, limit), self._depths, gradients)
+        storage = None
+        if keep is not None or limit is not None:
+            from .storage import TensorStorage
+
+            storage = TensorStorage(keep, limit)
+        self.seen = Seen(type(self.model).__name__, storage, self._depths, gradients)
 
     def __enter__(self) -> Seen:
         self.thread = threading.get_ident()
-        routing.install(self._plan)
-        routing.on_watch()
+        install(self._plan)
         with _lock:
-            routing.set_watches((*routing.watches, self))
+            opened.watches = (*opened.watches, self)
         return self.seen
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        routing.on_close()
+    def __exit__(self, *error: object) -> None:
+        waiting, local.state.softmaxes = local.state.softmaxes, []
+        for softmax in waiting:  # no product will follow
+            softmax.report()
         with _lock:
-            routing.set_watches(tuple([watch for watch in routing.watches if watch is not self]))
-        routing.remove()
+            opened.watches = tuple([watch for watch in opened.watches if watch is not self])
+        remove()
         self.seen.close(functools.partial(_advice, type(self.model).__name__))
 
     def selects(self, name: str) -> bool:
@@ -127,7 +131,7 @@ class Watch:
 
 def _advice(model: str) -> str:
     """What to do if no call was recorded."""
-    functions = [tap.sees for tap in TAPS if tap.sees]
+    functions = [tap.sees for tap in _taps() if tap.sees]
     advice = (
         f"{model} called no attention inside the block that could be seen: "
         f"{', '.join(functions[:-1])} or {functions[-1]}. A function of your own is seen with one line, "
@@ -147,3 +151,466 @@ def _is_compiled(part: nn.Module) -> bool:
     if own.get("_compiled_call_impl") is not None or type(part).__name__ == "OptimizedModule":
         return True
     return "forward" in own and hasattr(own["forward"], "_torchdynamo_orig_callable")
+
+
+def named_parts(model: nn.Module) -> Parts:
+    """`model.named_modules()` as a list, in a third of the time."""
+    parts: Parts = []
+    known: set[int] = set()
+
+    def visit(name: str, part: nn.Module) -> None:
+        known.add(id(part))
+        parts.append((name, part))
+        for key, child in part._modules.items():
+            if child is not None and id(child) not in known:
+                visit(f"{name}.{key}" if name else key, child)
+
+    visit("", model)
+    return parts
+
+
+# Who gets a call
+
+
+@dataclass(slots=True)
+class Opened:
+    """What is open in all threads. The tuples are replaced, never changed in place: they are read without a lock."""
+
+    watches: tuple[Watch, ...] = ()
+    ablations: tuple[ModelIntervention, ...] = ()
+    """`ablate` blocks and other interventions."""
+
+
+opened = Opened()
+_lock = threading.RLock()
+_is_traced = torch.compiler.is_dynamo_compiling  # with the flag of torch.export, less Python than `is_compiling`
+_graph_task_id = getattr(torch._C, "_current_graph_task_id", None)  # private to PyTorch; −1 outside a backward pass
+_FUNCTIONAL = vars(torch.nn.functional)
+
+
+class ThreadState:
+    """What the taps know of the code that runs in one thread."""
+
+    __slots__ = (
+        "captured", "interface_call", "multihead", "multihead_forward", "softmaxes", "suspended", "unheard",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.softmaxes: list[OpenSoftmax] = []
+        """Results of softmaxes that may yet be multiplied with values."""
+        self.unheard: nn.Module | None = None
+        """The attention module whose `forward` runs, until a call of it is reported as seen or as missed."""
+        self.multihead_forward: nn.Module | None = None
+        """The nn.MultiheadAttention whose `forward` runs. Modules that compute its parameters may run inside it."""
+        self.multihead: nn.Module | None = None
+        """The same inside `F.multi_head_attention_forward`, which calls no module."""
+        self.suspended = False
+        """Inside a call that is reported as a whole: the functions it is made of are not reported."""
+        self.interface_call: InterfaceCall | None = None
+        """Inside an attention interface: its arguments, for the function it ends in."""
+        self.captured: list[Call] | None = None
+        """Inside `capture_calls`: calls are appended here and reported to no watch."""
+
+
+class _Local(threading.local):
+    """`local.state` is that of this thread. Attributes of the state itself are read faster than those of a `local`."""
+
+    def __init__(self) -> None:
+        self.state = ThreadState()
+
+
+local = _Local()
+
+
+class suspend_reports:
+    """Inside the block, calls are not reported. A class, because `contextmanager` takes three times as long."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        state = local.state
+        self._before, state.suspended = state.suspended, True
+
+    def __exit__(self, *error: object) -> None:
+        local.state.suspended = self._before
+
+
+def is_active() -> bool:
+    """Whether a call made now is recorded or ablated. Recomputation during a backward pass is not a call."""
+    state = local.state
+    return (
+        not state.suspended
+        and (bool(opened.watches) or bool(opened.ablations) or state.captured is not None)
+        and not _is_traced()
+        and not getattr(torch.compiler, "_is_compiling_flag", False)
+        and (_graph_task_id is None or _graph_task_id() == -1)
+    )
+
+
+def report(
+    make: Callable[[], Call],
+    module: nn.Module | None = None,
+    *,
+    output: Tensor | None = None,
+    arrange: Callable[[Tensor], Tensor] | None = None,
+    is_note: bool = False,
+    name_filter: Callable[[str], bool] | None = None,
+) -> None:
+    """Pass a call to the watches of the model that `module` is part of; by default the calling module is looked up.
+
+    An error of `make` is recorded as a missed call and does not reach the model. `output` is the tensor that the model
+    goes on with, and `arrange` makes the gradient of W·v of its gradient, for watches that keep gradients. `is_note`:
+    by code of others, so that ablations do not change the call. `name_filter` gets the name and class of the module,
+    and decides whether the call is reported.
+    """
+    # Every line here runs once for each call of a watched model, and is written for speed.
+    own = local.state
+    own.unheard = None
+    if not opened.watches and own.captured is None:  # an ablation alone
+        return
+    try:
+        call = make()
+    except Exception as error:
+        report_missed(failure(error), module)
+        return
+    if own.captured is not None:
+        own.captured.append(call)
+        return
+    for at, (watch, name, part) in enumerate(_watches_of(module if module is not None else own.multihead)):
+        if name_filter is None or name_filter(_name_and_class(watch, name, part)):
+            mine = call if not at else make()  # each watch joins the steps of generations by itself
+            mine.name, mine.ablated = name, "" if is_note or not opened.ablations else _ablated(part)
+            try:
+                watch.seen.add(mine, output, arrange)
+            except Exception as error:
+                watch.seen.add_missed(name, failure(error))
+
+
+def report_missed(
+    reason: str, module: nn.Module | None = None, *, name_filter: Callable[[str], bool] | None = None
+) -> None:
+    """Report a call that could not be recorded."""
+    local.state.unheard = None
+    for watch, name, part in _watches_of(module):
+        if name_filter is None or name_filter(_name_and_class(watch, name, part)):
+            watch.seen.add_missed(name, reason)
+
+
+def report_unseen(module: nn.Module, reason: str) -> None:
+    """Report an attention module that ran without any call being seen."""
+    for watch, name, _ in _watches_of(module):
+        watch.seen.add_unseen(name, reason)
+
+
+def failure(error: Exception) -> str:
+    """Why a call could not be recorded."""
+    if torch._C._functorch.maybe_current_level() is not None:
+        return (
+            "inside torch.vmap or another transform its tensors exist only while the function runs; watch the models "
+            "of an ensemble one by one"
+        )
+    return f"the call could not be recorded: {error}"
+
+
+def _name_and_class(watch: Watch, name: str, part: nn.Module) -> str:
+    """The last component of the name, and the class; for an nn.Softmax those of its parent module."""
+    if isinstance(part, nn.Softmax):
+        name = name.rpartition(".")[0]
+        part = watch.model.get_submodule(name)
+    return f"{name.rpartition('.')[2]} {type(part).__name__}"
+
+
+@contextmanager
+def capture_calls() -> Iterator[list[Call]]:
+    """The calls made inside the block, which are reported to no watch. Taps are in place, also if no watch is open."""
+    state, calls = local.state, list[Any]()
+    before = state.captured, state.interface_call
+    state.captured, state.interface_call = calls, None
+    install()
+    try:
+        yield calls
+    finally:
+        remove()
+        state.captured, state.interface_call = before
+
+
+def ablations_of(module: nn.Module | None = None) -> list[tuple[ModelIntervention, str]]:
+    """The ablations that concern this module (by default the calling one), each with the module's name in it."""
+    if not opened.ablations or local.state.captured is not None:
+        return []
+    module = module if module is not None else calling_module()
+    thread = threading.get_ident()  # an ablation applies to its own thread only
+    return [(x, x.names[id(module)]) for x in opened.ablations if x.thread == thread and id(module) in x.names]
+
+
+def _ablated(module: nn.Module) -> str:
+    """What the open ablations change in a call of this module, in words."""
+    return "; ".join(text for ablation, name in ablations_of(module) if (text := ablation.describe(name)))
+
+
+def _watches_of(module: nn.Module | None) -> list[tuple[Watch, str, nn.Module]]:
+    """The watches of the model that a module is part of, with its name there, if they select it."""
+    now_open = opened.watches  # read once: another thread may close its watch in between
+    if len(now_open) == 1 and now_open[0].layers is None:  # almost always
+        name = now_open[0].names.get(id(module))
+        if name is not None:
+            return [(now_open[0], name, cast("nn.Module", module))]
+    if module is None or not _is_watched(module):
+        module = calling_module()
+    if module is None:
+        return []
+    number = id(module)
+    matching = [(watch, watch.names[number], module) for watch in now_open if number in watch.names]
+    if len(matching) > 1:
+        # Where two threads each watch the same model, a watch gets the calls of its own thread. Calls from a thread
+        # without a watch go to all.
+        thread = threading.get_ident()
+        matching = [match for match in matching if match[0].thread == thread] or matching
+    return [match for match in matching if match[0].selects(match[1])]
+
+
+def _is_watched(module: nn.Module) -> bool:
+    number = id(module)
+    for watch in opened.watches:
+        if number in watch.names:
+            return True
+    return any(number in ablation.names for ablation in opened.ablations)
+
+
+def calling_module() -> nn.Module | None:
+    """The innermost watched module on the call stack, by the first argument (`self`) of each function.
+
+    Walking the stack takes a few microseconds per attention call; hooks would cost time at every module, and would
+    disable PyTorch's fast paths.
+    """
+    multihead = local.state.multihead
+    if multihead is not None and _is_watched(multihead):
+        return multihead
+    frame = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        # Reading the variables of a frame takes time; functions of torch.nn.functional and taps are no methods.
+        if code.co_argcount and frame.f_globals is not _FUNCTIONAL and code.co_varnames[0] != "original":
+            first = frame.f_locals.get(code.co_varnames[0])
+            if isinstance(first, nn.Module) and _is_watched(first):
+                return first
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def called_by_regard() -> bool:
+    """Whether it was code of regard that called the function whose replacement asks."""
+    return bool(sys._getframe(3).f_globals.get("__name__", "").startswith("regard."))
+
+
+# How taps are put in place
+
+
+def when_active(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls `function(original, …)` if the call is recorded or ablated."""
+
+    def tapped(*args: Any, **kwargs: Any) -> Any:
+        if not is_active():
+            return original(*args, **kwargs)
+        return function(original, *args, **kwargs)
+
+    return tapped
+
+
+def when_softmax_waits(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same if, besides, a softmax waits for its product with values. Models multiply often: that is asked first."""
+
+    def tapped(*args: Any, **kwargs: Any) -> Any:
+        if not local.state.softmaxes or not is_active():
+            return original(*args, **kwargs)
+        return function(original, *args, **kwargs)
+
+    return tapped
+
+
+def always(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """What `function(original)` returns, which asks for itself: it saves a call in what every layer calls."""
+    tapped: Callable[..., Any] = function(original)
+    return tapped
+
+
+class Replacement(NamedTuple):
+    """`owner.name` becomes a function that calls `function(original, *args, **kwargs)`."""
+
+    owner: Any
+    name: str
+    function: Callable[..., Any]
+    guard: Guard = when_active
+
+
+def forward_of(part: nn.Module, function: Callable[..., Any], guard: Guard = when_active) -> Iterator[Replacement]:
+    """The replacement of a module's `forward` in its class, and in itself if it has its own."""
+    yield Replacement(type(part), "forward", function, guard)
+
+    def bound(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.partial(guard(lambda _, *args, **kwargs: original(*args, **kwargs), function), part)
+
+    if "forward" in vars(part):  # hooks of accelerate's device_map keep the one before
+        yield Replacement(part, "forward", function, bound)
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Tap:
+    """What a tap sees, in words for messages, and how it is put in place."""
+
+    sees: str
+    replacements: Sequence[Replacement] = ()
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    """Those of functions with these names, in the Python modules of a model's classes."""
+    forwards: Mapping[frozenset[str], Callable[..., Any]] = field(default_factory=dict)
+    """Those of `forward` of modules that have children with these names."""
+    of_model: Callable[[Parts], Iterable[Replacement]] = lambda _: ()
+    """Others that depend on a model's modules."""
+    on_install: Callable[[], None] = _nothing
+    on_remove: Callable[[], None] = _nothing
+
+
+@functools.cache
+def _taps() -> tuple[Tap, ...]:
+    from . import taps, taps_recomputed, taps_written
+
+    return (
+        taps.SDPA_TAP,
+        taps_recomputed.MULTIHEAD_TAP,
+        taps.FLEX_TAP,
+        taps.ATTEND_TAP,
+        taps.HUGGINGFACE_TAP,
+        taps_written.TAP,
+        taps_recomputed.LINEAR_TAP,
+        taps.MODULE_TAP,
+    )
+
+
+class _Patch(NamedTuple):
+    owner: Any
+    name: str
+    before: Any
+    after: Any
+
+
+_ABSENT = object()
+_install_count = 0
+_patches: list[_Patch] = []
+_replaced_by: dict[int, Any] = {}  # by id, since values may not be hashable; `_patches` keeps them alive
+_tapped: set[int] = set()  # ids of functions that replace those of a model's classes
+
+
+class PatchPlan(NamedTuple):
+    """What is patched for a model beside what is patched for all."""
+
+    replacements: list[Replacement]
+    packages: list[str]
+    """Those that define the model's classes: their Python modules may have imported a function by name."""
+
+
+def plan(parts: Parts) -> PatchPlan:
+    """The plan for a model, without the packages of PyTorch, Transformers and regard, which import none by name."""
+    modules = {type(part).__module__ for _, part in parts}
+    replacements = []
+    for tap in _taps():
+        for module in (sys.modules.get(name) for name in modules) if tap.functions else ():
+            names = vars(module).keys() & tap.functions.keys() if module is not None else ()
+            replacements += [Replacement(module, name, tap.functions[name]) for name in names]
+        for children, function in tap.forwards.items():
+            replacements += [
+                x for _, part in parts if children <= part._modules.keys() for x in forward_of(part, function)
+            ]
+        replacements += tap.of_model(parts)
+    packages = {name.partition(".")[0] for name in modules} - {"torch", "transformers", "regard"}
+    return PatchPlan(replacements, sorted(packages))
+
+
+def install(plan: PatchPlan | None = None) -> None:
+    """Put all taps in place, also where Python modules of the packages of a model's parts imported one by name."""
+    global _install_count
+    with _lock:
+        before = len(_patches)
+        try:
+            if _install_count == 0:
+                for tap in _taps():
+                    for owner, name, function, guard in tap.replacements:
+                        _patch(owner, name, _wrap(getattr(owner, name), function, guard))
+            if plan is not None:
+                _install_plan(plan)
+        except BaseException:
+            _restore(before)
+            raise
+        if _install_count == 0:
+            for tap in _taps():
+                tap.on_install()
+        _install_count += 1
+
+
+def _install_plan(plan: PatchPlan) -> None:
+    for owner, name, function, guard in plan.replacements:
+        original = getattr(owner, name)
+        if id(original) not in _tapped:  # a class may be that of two models
+            # A cached function of a module would keep the module alive.
+            wrap = _wrap.__wrapped__ if isinstance(owner, nn.Module) else _wrap
+            after = wrap(original, function, guard)
+            _patch(owner, name, after)
+            _tapped.add(id(after))
+    for package in plan.packages:
+        for module in _modules_of_package(package, len(sys.modules)):
+            for name, value in list(vars(module).items()):
+                if id(value) in _replaced_by:
+                    _patch(module, name, _replaced_by[id(value)])
+
+
+def remove() -> None:
+    """Undo one `install`; the last one restores the original functions."""
+    global _install_count
+    with _lock:
+        _install_count -= 1
+        if _install_count == 0:
+            _restore(0)
+            local.state.softmaxes.clear()  # what an ablation alone left waiting is nobody's
+            for tap in _taps():
+                tap.on_remove()
+
+
+@functools.lru_cache(maxsize=256)
+def _wrap(original: Any, function: Callable[..., Any], guard: Callable[..., Any]) -> Any:
+    tapped = guard(original, function)
+    functools.update_wrapper(tapped, original)
+    return tapped
+
+
+def _patch(owner: Any, name: str, after: Any) -> None:
+    before = vars(owner).get(name, _ABSENT)  # a method may be inherited
+    original = getattr(owner, name)
+    setattr(owner, name, after)
+    _patches.append(_Patch(owner, name, before, after))
+    _replaced_by.setdefault(id(original), after)
+
+
+def _restore(count: int) -> None:
+    """Undo all but the first `count` patches."""
+    while len(_patches) > count:
+        owner, name, before, after = _patches.pop()
+        # If other code has replaced our function since, leave theirs; ours, if they call it, only calls the original.
+        if vars(owner).get(name) is not after:
+            continue
+        if before is _ABSENT:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+    if not count:
+        _replaced_by.clear()
+        _tapped.clear()
+
+
+@functools.lru_cache(maxsize=64)
+def _modules_of_package(package: str, loaded: int) -> list[ModuleType]:
+    """Those loaded; `loaded`, how many there are of any package, makes the cache forget when one is added."""
+    modules = [(name, module) for name, module in list(sys.modules.items()) if isinstance(module, ModuleType)]
+    return [module for name, module in modules if name.partition(".")[0] == package]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -19,18 +18,17 @@ from ..data.batches import Batch
 from ..data.encoding import BpeDropout, EncodedCorpus
 from ..data.rows import BadRowError, Pair
 from ..data.tokenizer_pair import TokenizerPair
-from ..files import DamagedFileError, append_text, check_files
+from ..files import check_files, write_text
 from ..messages import count_of
-from .corpora import VALID_PAIRS, CorpusPreparation, corpus_parts, dataset_split, pair_stream
-from .distributed import ignore_signals
-from .recipe_files import folder
+from .corpora import VALID_PAIRS, CorpusPreparation, dataset_split, pair_stream
+from .devices import ignore_signals
 from .recipe_sections import StreamData
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ..data.blocks import CheckedRows, PairStream
-    from .distributed import Processes
+    from .devices import Processes
     from .recipe import Recipe
     from .run import Run
     from .tasks import Task
@@ -119,9 +117,7 @@ class Corpora:
             # The first process writes the recipe, so its commit of a dataset counts for all.
             data = replace(recipe.data, revision=processes.broadcast(recipe.data.revision))
             stream = pair_stream(data, seed=recipe.seed)
-            self.files = stream_files(data)
-            made = {"files": self.files, **places}
-            self.updates = StreamUpdates(recipe, self.task, stream, self.tokenizers, positions, **made)
+            self.updates = StreamUpdates(recipe, self.task, stream, self.tokenizers, positions, **places)
             return
         self.train = EncodedCorpus.load(self.run.data / "train")
         accumulate = recipe.training.accumulate
@@ -137,11 +133,6 @@ class Corpora:
         workers = self.run.recipe.training.workers
         if isinstance(self.updates, StreamUpdates):
             workers = min(workers, 1)  # each would read the whole stream
-            if self.updates.changed(update):
-                epoch = self.updates.epoch_of(update + 1)
-                self.say(f"data.train changed since update {update:,}: epoch {epoch} begins again")
-            if not self.files:
-                self.say("the commit of data.dataset is not known: resuming will not notice that the dataset changed")
         return iter(
             DataLoader(self.updates, sampler=itertools.count(update), batch_size=None, **self.worker_settings(workers))
         )
@@ -159,8 +150,7 @@ class StreamUpdates(Dataset[list[Batch]]):
     Items come in order; `positions` says where the buffer of the first one begins. Every process reads and
     encodes the whole stream, and takes its own batches.
 
-    A run that resumes with other batches (`training.tokens`, `accumulate`, `devices`) begins its buffer again. One
-    whose files changed begins its epoch again; `files` is their hash, "" where it is not known.
+    A run that resumes with other batches (`training.tokens`, `accumulate`, `devices`) begins its buffer again.
     """
 
     def __init__(
@@ -174,7 +164,6 @@ class StreamUpdates(Dataset[list[Batch]]):
         rank: int,
         world: int,
         fixed_shapes: bool,
-        files: str = "",
     ) -> None:
         data: StreamData = recipe.data  # type: ignore[assignment]
         count = world * recipe.training.accumulate
@@ -183,10 +172,9 @@ class StreamUpdates(Dataset[list[Batch]]):
         self._stream, self._tokenizers, self._positions = stream, tokenizers, positions
         self._batches = partial(task.batches, seed=recipe.seed, world=count, fixed_shapes=shapes)
         self._ranks = range(rank, count, world)
-        self._settings = _hash(
-            tokens=recipe.training.tokens, batches=count, fixed=fixed_shapes, dropout=recipe.tokenizer.dropout
-        )
-        self._files = files
+        decisive: dict[str, object] = {"tokens": recipe.training.tokens, "batches": count, "fixed": fixed_shapes}
+        decisive["dropout"] = recipe.tokenizer.dropout
+        self._settings = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
         self._position: StreamPosition | None = None
         self._epoch: list[EpochBatches] = []  # of the buffer
         self._blocks: Iterator[CheckedRows] = iter(())
@@ -204,17 +192,10 @@ class StreamUpdates(Dataset[list[Batch]]):
         position = self._positions.find(update - 1)  # a worker process may have opened the buffer
         return 0 if position is None else position.epoch
 
-    def changed(self, n: int) -> bool:
-        """Whether the files that update n + 1 would go on in have changed since."""
-        begin = self._positions.find(n)
-        return begin is not None and not _agree(begin.files, self._files)
-
     def _seek(self, n: int) -> None:
         begin = self._positions.find(n)
         if begin is None:
             self._next, update = (0, 0, 0), n
-        elif not _agree(begin.files, self._files):
-            self._next, update = (begin.number, begin.epoch, 0), n
         else:
             same = begin.settings == self._settings
             self._next, update = (begin.number, begin.epoch, begin.block), begin.update if same else n
@@ -241,9 +222,7 @@ class StreamUpdates(Dataset[list[Batch]]):
                 )
             epoch, block = after
         skipped, dropped = sum(each.reasons.total() for each in checked), encoded.about.dropped
-        self._position = StreamPosition(
-            update, number, epoch, block, self._settings, len(encoded), skipped, dropped, self._files
-        )
+        self._position = StreamPosition(update, number, epoch, block, self._settings, len(encoded), skipped, dropped)
         self._epoch = [self._batches(encoded, epoch=number, rank=rank) for rank in self._ranks]
         self._next = (number + 1, *after)
         self._positions.append(self._position)
@@ -266,15 +245,6 @@ class StreamUpdates(Dataset[list[Batch]]):
         return EncodedCorpus.build(numbered, self._tokenizers, longest=self._longest, on_bad=self._on_bad)
 
 
-def _agree(former: str, present: str) -> bool:
-    """Whether two hashes are the same; one that is not known agrees with any."""
-    return not former or not present or former == present
-
-
-def _hash(**settings: object) -> str:
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
-
-
 @dataclass(frozen=True)
 class StreamPosition:
     """The beginning of a buffer, and what was in it."""
@@ -284,10 +254,9 @@ class StreamPosition:
     epoch: int  # of the corpus
     block: int  # of the epoch, the first that is in the buffer
     settings: str  # a hash of what decides how a buffer becomes batches
-    pairs: int = 0
-    skipped: int = 0  # bad rows
-    dropped: int = 0  # pairs that are too long
-    files: str = ""  # a hash of the files (`stream_files`); "" where it is not known
+    pairs: int
+    skipped: int  # bad rows
+    dropped: int  # pairs that are too long
 
 
 class StreamPositions:
@@ -301,65 +270,25 @@ class StreamPositions:
         self.file, self.writes = file, writes
 
     def read(self) -> list[StreamPosition]:
-        """All lines; the last one is left out where a kill or a power cut damaged it."""
-        return self._parse(self._content())[0]
+        """The lines before the first one that a kill or a power cut damaged."""
+        positions: list[StreamPosition] = []
+        known = [each.name for each in fields(StreamPosition)]
+        for line in self.file.read_bytes().splitlines() if self.file.is_file() else ():
+            try:
+                values = json.loads(line)
+                positions.append(StreamPosition(**{name: values[name] for name in known}))
+            except (ValueError, TypeError, KeyError):
+                break
+        return positions
 
     def find(self, update: int) -> StreamPosition | None:
         """The buffer from which the batches after so many updates come."""
         return next((each for each in reversed(self.read()) if each.update <= update), None)
 
     def append(self, position: StreamPosition) -> None:
-        """Add a line, in place of a damaged last one."""
-        if not self.writes:
-            return
-        content = self._content()
-        _, size = self._parse(content)
-        if size < len(content):
-            os.truncate(self.file, size)
-        line_end = "\n" if size and content[size - 1 : size] != b"\n" else ""
-        append_text(self.file, line_end + json.dumps(asdict(position)) + "\n")
-
-    def _content(self) -> bytes:
-        return self.file.read_bytes() if self.file.is_file() else b""
-
-    def _parse(self, content: bytes) -> tuple[list[StreamPosition], int]:
-        """The positions, and how many bytes their lines have."""
-        positions: list[StreamPosition] = []
-        lines, size = content.splitlines(keepends=True), 0
-        for number, line in enumerate(lines, 1):
-            try:
-                values = json.loads(line)
-                values.pop("contents", None)  # of earlier versions
-                positions.append(StreamPosition(**values))
-            except (ValueError, TypeError, AttributeError) as error:
-                if number < len(lines):
-                    raise DamagedFileError(
-                        f"{self.file}:{number} is no position in a stream ({error}): restore the file from a copy, or "
-                        "remove it, and the stream begins again"
-                    ) from None
-                break
-            size += len(line)
-        return positions, size
-
-
-def stream_files(data: StreamData) -> str:
-    """A hash of the size and the time of every file of a stream, or of the commit of its dataset.
-
-    "" where the Hub did not say the commit: nothing is then compared. Names are relative to the root, so that a corpus
-    can move to another folder.
-    """
-    root = folder(data.root)
-    if data.dataset:
-        split = dataset_split(data, "train")
-        if not Path(split.name).is_dir():
-            commit = split.commit()
-            return _hash(**{data.dataset: commit}) if commit else ""
-        files = [file for file in Path(split.name).rglob("*") if file.is_file()]
-    else:
-        paths = (Path(file) for part in corpus_parts(data, "train") for file in part.files)
-        files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()]
-    stats = {(file.relative_to(root) if file.is_relative_to(root) else file).as_posix(): file.stat() for file in files}
-    return _hash(**{name: f"{stat.st_size} bytes, {stat.st_mtime_ns}" for name, stat in stats.items()})
+        if self.writes:
+            lines = [json.dumps(asdict(each)) + "\n" for each in [*self.read(), position]]
+            write_text(self.file, "".join(lines))
 
 
 def pin_revision(recipe: Recipe, begun: Recipe | None = None) -> Recipe:
@@ -372,5 +301,5 @@ def pin_revision(recipe: Recipe, begun: Recipe | None = None) -> Recipe:
     split = dataset_split(data, "train")
     if not data.dataset or Path(split.name).is_dir() or COMMIT.fullmatch(data.revision):
         return recipe
-    revision = split.commit() or data.revision if begun is None else getattr(begun.data, "revision", "")
+    revision = (split.commit() or data.revision) if begun is None else getattr(begun.data, "revision", "")
     return recipe.with_settings("data", revision=revision)

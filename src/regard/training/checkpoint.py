@@ -13,17 +13,20 @@ import hashlib
 import io
 import random
 import shutil
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import distributed
 
 from ..files import (
     CHECKSUMS,
     DamagedFileError,
     append_text,
     check_file,
+    make_folder,
     read_list,
     replacing_file,
     sha256,
@@ -35,10 +38,10 @@ from ..files import (
 from ..models.pretrained import snapshot_file, snapshot_files, snapshot_update
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from .run import Run
 
@@ -140,9 +143,6 @@ class Checkpoints:
             self.write(state, unfinished)
             # Entries of this update and later are of a checkpoint that training did not resume from.
             entries = [entry for entry in self._entries() if entry.update < update]
-            if not entries and self._last_is_whole and self.run.last.is_file():  # its checksums were removed
-                former = int(read_checkpoint(self.run.last)["global_step"])
-                entries = [CheckpointEntry(former, sha256(self.run.last), {}, None)]
             entries.append(CheckpointEntry(update, sha256(unfinished), {**self._snapshots(best), **shards}, mark))
             write_list(self.file, {"checkpoints": [asdict(entry) for entry in entries[-KEPT:]]})
             if self.run.last.exists() and self._last_is_whole:
@@ -286,25 +286,6 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
     return checkpoint
 
 
-def require_same_parameters(stored: Mapping[str, Tensor], here: Mapping[str, Tensor], prefix: str, run: Run) -> None:
-    """Raise an error that names the first parameter that a checkpoint and the model do not share.
-
-    It is named as in `model.state_dict()`, without `prefix`. A sharded checkpoint stores none here.
-    """
-    for name in dict.fromkeys([*here, *stored]) if stored else ():
-        if name in here and torch.nn.parameter.is_lazy(here[name]):  # it takes any shape
-            continue
-        has, needs = (
-            "is missing" if weights.get(name) is None else f"has shape {list(weights[name].shape)}"
-            for weights in (stored, here)
-        )
-        if has != needs:
-            raise ValueError(
-                f"{name.removeprefix(prefix)} {has} in the checkpoint of {run.folder} and {needs} in the model: resume "
-                "with the model that the run was begun with, or begin a new run in another folder"
-            )
-
-
 def on_cpu(weights: Weights) -> Weights:
     """The weights on the CPU. Those that share memory share it there too: a tied table is moved once."""
     moved: dict[object, Tensor] = {}
@@ -373,3 +354,105 @@ def _load(path: Path) -> Weights:
 def _memory(tensor: Tensor) -> object:
     """Equal for tensors that are the same numbers in memory. Tensors without numbers are all different."""
     return (tensor.data_ptr(), tensor.shape, tensor.stride()) if tensor.numel() else id(tensor)
+
+
+# Sharded models
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+@torch.no_grad()
+def copy_whole(model: nn.Module, whole: nn.Module) -> None:
+    """Copy the weights of a sharded model into one that is whole. Every process must call this."""
+    to = whole.state_dict()
+    for name, tensor in model.state_dict().items():
+        to[name].copy_(_whole(tensor))
+
+
+def whole_weights(model: nn.Module, *, keep: bool) -> tuple[dict[str, Tensor], bool]:
+    """The state dict with whole tensors on the CPU, and whether all of its numbers are finite.
+
+    Every process must call this. Only those with `keep` get the tensors. Names of one parameter share one tensor.
+    """
+    names: dict[str, str] = {}  # name → the first name of the same parameter
+    first: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names[name] = first.setdefault(id(parameter), name)
+    weights: dict[str, Tensor] = {}
+    finite = True
+    for name, tensor in model.state_dict().items():
+        if names.get(name, name) != name:
+            continue
+        whole = _whole(tensor)
+        finite = finite and bool(whole.isfinite().all())
+        if keep:
+            weights[name] = whole.detach().cpu().clone()
+    if keep:
+        weights |= {name: weights[other] for name, other in names.items()}
+    return weights, finite
+
+
+def save_shards(checkpoints: Path, update: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    """Write weights and moments into checkpoints/shards-N/, each process its part; the SHA-256 of every file.
+
+    `torch.distributed.checkpoint` writes and reads them, so that another number of processes can resume. Its own format
+    has pickled metadata; safetensors has none, and nothing in a checkpoint is executed. The folder becomes part of a
+    checkpoint when last.ckpt and checksums.json name it, after all of it is on the disk. Every process calls this.
+    """
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    folder, rank = checkpoints / f"{SHARDS}{update:08d}", distributed.get_rank()
+    if rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
+        make_folder(folder)
+    distributed.barrier()
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    with _shard_errors(folder):
+        save(_sharded_tensors(model, optimizer), storage_writer=writer)
+    written = {f"{folder.name}/{file.name}": sha256(file) for file in folder.glob(f"shard-{rank + 1:05d}-*")}
+    sync(folder)
+    parts: list[dict[str, str]] = [{}] * distributed.get_world_size()
+    distributed.all_gather_object(parts, written)
+    return {name: digest for part in parts for name, digest in part.items()}
+
+
+def load_shards(checkpoints: Path, update: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Read what `save_shards` wrote, perhaps with another number of processes. Every process calls this."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            step = torch.zeros((), device=parameter.device if group["fused"] else "cpu")
+            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            optimizer.state[parameter] = {"step": step, **moments}
+    folder = checkpoints / f"{SHARDS}{update:08d}"
+    with _shard_errors(folder):
+        load(_sharded_tensors(model, optimizer), storage_reader=HuggingFaceStorageReader(str(folder)))
+
+
+@contextmanager
+def _shard_errors(folder: Path) -> Iterator[None]:
+    """PyTorch's error names what failed on each process, but is no `Exception`."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        yield
+    except CheckpointException as error:
+        reasons = "; ".join(f"process {rank}: {failure[0]}" for rank, failure in error.failures.items())
+        raise OSError(f"{folder} could not be written or read: {reasons}") from error
+
+
+def _sharded_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Parameters, buffers and moments by name. A tied table has one name: its first."""
+    parameters = dict(model.named_parameters())
+    every = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    state = model.state_dict()
+    tensors = {f"model.{name}": state[name] for name in state if name in parameters or name not in every}
+    for name, parameter in parameters.items():
+        for part, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"optimizer.{name}.{part}"] = value
+    return tensors

@@ -23,12 +23,12 @@ from ..data.preparation import PAIRS as TEXTS
 from ..data.preparation import PartReport, PreparationCache, cache_key, prepare_split
 from ..data.rows import DatasetSplit, Pair, PairReader, all_bad_error, header_remark, skipped_rows, text
 from ..data.tokenizer import Tokenizer
-from ..data.tokenizer_pair import FIRST, TokenizerPair, UnknownLabelError, make_reader, quoted
+from ..data.tokenizer_pair import TokenizerPair, UnknownLabelError, make_reader
 from ..decoding.load_model_and_tokenizers import find
 from ..files import replacing_folder, sha256, write_checksums
 from ..messages import count_of
 from ..special_tokens import END, UNKNOWN
-from .fine_tuning import WarmStart
+from .parameters import WarmStart
 from .recipe_files import expand_patterns, file_names, folder, require_path
 from .recipe_sections import (
     DigitsData,
@@ -379,9 +379,6 @@ class CorpusPreparation:
             self.say(remark)
         for remark in unknown_token_remarks(self.recipe, tokenizers, name, encoded):
             self.say(remark)
-        if name == "train" and self.recipe.base_task == "classify":
-            for remark in rare_label_remarks(data, tokenizers.target.names, encoded):
-                self.say(remark)
 
     def _encode_blocks(self, name: str, folder: Path) -> tuple[EncodedCorpus, list[PartReport]]:
         """Of text files; the tokenizers are in the folder."""
@@ -590,19 +587,6 @@ def _length(task: Task, longest: int | None) -> str:
     """`data.longest` with its unit; of sounds both sides count, and a label or a spelling is always the shorter one."""
     count = longest or 0
     return f"{count_of(count, 'frame')} of 10 ms" if task.recipe.source.kind == "sound" else count_of(count, "token")
-
-
-def rare_label_remarks(data: Data, names: list[str], encoded: EncodedCorpus) -> Iterator[str]:
-    """Labels with a single row: often an error, perhaps the header of the file."""
-    rows = np.bincount(encoded.target, minlength=FIRST + len(names))[FIRST:]
-    rare = [quoted(names[n]) for n in np.flatnonzero(rows == 1)]
-    if not rare:
-        return
-    named = ", ".join(rare[:5]) + (f" and {len(rare) - 5:,} more" if len(rare) > 5 else "")
-    message = f"label {named} has one row" if len(rare) == 1 else f"labels {named} have one row each"
-    if isinstance(data, FilesData) and isinstance(data.columns[0], int):
-        message += '; if the first line is a header, name the columns: data.columns = ["text", "label"], say'
-    yield f"  {message}"
 
 
 def unknown_token_remarks(

@@ -22,10 +22,18 @@ from ..messages import redacted
 from .batches import Corpora, pin_revision
 from .checkpoint import read_checkpoint, seed_everything
 from .corpora import check, check_tokenizer
-from .device import one_thread, require_precision, uses_graphs
-from .distributed import Processes, Signals, batch_remark, check_processes, is_first_process, restarted
-from .fine_tuning import WarmStart
-from .optimizer import rate
+from .devices import (
+    Processes,
+    Signals,
+    batch_remark,
+    check_processes,
+    is_first_process,
+    one_thread,
+    require_precision,
+    restarted,
+    uses_graphs,
+)
+from .parameters import WarmStart
 from .recipe_sections import GIVEN
 from .run import Provenance, Run, RunExtension, anchored, changed_settings, flat_settings, holds_run, require_open
 from .tasks import recipe_task
@@ -302,7 +310,9 @@ def _fit(
         bar.say(f"{folder} is finished: its model is in {run.model}")
         task.load_kept(run.model)
         return
-    for remark in _remarks(recipe, changed):
+    for key, (old, new) in changed.items():
+        bar.say(f"{key}: {old!r:.80} becomes {new!r:.80}")
+    if remark := batch_remark(recipe.training, changed):
         bar.say(remark)
     signals, training = Signals(), cast("Any", None)
     signals.install()
@@ -363,26 +373,6 @@ def full_disk_errors(run: Run) -> Iterator[None]:
             f"the disk of {run.folder} is full ({free:,.0f} MB free): what was saved before is whole; free some, and "
             f"continue with: {run.continuation}"
         ) from error
-
-
-def _remarks(recipe: Recipe, changed: dict[str, list[Any]]) -> Iterator[str]:
-    """What changes, and settings that are allowed but probably not intended: a warm-up longer than the training."""
-    for key, (old, new) in changed.items():
-        yield f"{key}: {old!r:.80} becomes {new!r:.80}"
-    settings = recipe.training
-    if remark := batch_remark(settings, changed):
-        yield remark
-    if settings.updates < settings.warmup:
-        yield (
-            f"training.warmup = {settings.warmup:,} is more than training.updates = {settings.updates:,}: the rate "
-            f"rises to {rate(settings, settings.updates):.2g} and never reaches training.rate = {settings.rate:.2g}"
-        )
-    soft = getattr(getattr(recipe, "decoder", None), "warmup", 0)
-    if settings.updates < soft:
-        yield (
-            f"decoder.warmup = {soft:,} is more than training.updates = {settings.updates:,}: attention stays softer "
-            "than it is meant to end"
-        )
 
 
 @contextmanager

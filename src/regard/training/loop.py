@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..decoding.exports import outdated_exports
+from ..decoding.load_model_and_tokenizers import outdated_exports
 from ..decoding.search_graphs import release_graphs
 from ..files import replacing_folder
 from ..messages import redacted
@@ -27,29 +27,30 @@ from .checkpoint import (
     CheckpointEntry,
     Checkpoints,
     MetricsFile,
+    copy_whole,
+    load_shards,
     on_cpu,
     random_states,
     read_checkpoint,
-    require_same_parameters,
     restore_random_states,
+    save_shards,
     seed_everything,
+    whole_weights,
 )
-from .device import CudaGraphs, Precision
-from .distributed import (
+from .devices import (
+    CudaGraphs,
+    Precision,
     Processes,
     Signals,
     checkpoint_activations,
-    copy_whole,
     first_signal,
-    load_shards,
     local_tensors,
-    save_shards,
     shard_model,
-    whole_weights,
 )
-from .fine_tuning import WarmStart
-from .optimizer import (
+from .own_model import ModelLoss, as_loss
+from .parameters import (
     MovingAverage,
+    WarmStart,
     in_parts,
     make_optimizer,
     optimizer_settings,
@@ -58,7 +59,6 @@ from .optimizer import (
     rate_share,
     require_parts,
 )
-from .own_model import ModelLoss, as_loss
 from .run import Provenance, changed_settings
 from .tasks import recipe_loss
 
@@ -423,8 +423,6 @@ class Training:
             load_shards(self.run.checkpoints, update, self.model, self.optimizer)
         else:
             stored = {name.removeprefix("model."): tensor for name, tensor in checkpoint["state_dict"].items()}
-            prefix = "model." if isinstance(self.model, ModelLoss) else ""
-            require_same_parameters(stored, self.model.state_dict(), prefix, self.run)
             self.model.load_state_dict(stored)
             self.optimizer.load_state_dict(checkpoint["optimizer_states"][0])
         if self.precision.scaler is not None and "MixedPrecision" in checkpoint:
@@ -452,9 +450,6 @@ class Training:
     ) -> None:
         """Everything is prepared: data, weights, optimizer and checkpoint. From here on the run's folder changes."""
         settings, update, rank = self.settings, self.update, self.processes.rank
-        size = sum(tensor.numel() * tensor.element_size() for tensor in self.model.state_dict().values())
-        # Three checkpoints of weights and both moments, while one is written; their snapshots; three best; the model.
-        self.run.require(size * (3 * 3 + settings.average + 2 + 3 + 1))
         if self.processes.is_first:
             if isinstance(self.model, PretrainedModel):
                 self.model.save_config(self.run.checkpoints)  # so snapshots can be loaded before the run is finished

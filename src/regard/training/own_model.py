@@ -26,7 +26,7 @@ from ..files import write_text
 from ..messages import count_of
 from ..models.decoder import Loss
 from .batches import Corpora, UpdateBatches
-from .distributed import Processes, ignore_signals
+from .devices import Processes, ignore_signals
 from .recipe import recipe_toml
 from .recipe_sections import Reader, RecipeError, Section, TrainingSection, key, natural
 from .run import Run

@@ -40,7 +40,7 @@ def fill_sections(values: dict[str, Any]) -> None:
     if not isinstance(init, str) or not init or ("encoder" in values and {"decoder", "head"} & set(values)):
         return  # a recipe in full; that of a run that goes on no longer needs the model
     from ..data.tokenizer_pair import READER
-    from .fine_tuning import read_model
+    from .parameters import read_model
 
     folder, config, model = read_model(init)
     if "encoder" not in values:

@@ -37,72 +37,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Names of other libraries → our dotted key, and what differs.
-_NAMES = """
-max_steps train_steps num_steps total_steps iterations → training.updates
-epochs max_epochs num_epochs n_epochs num_train_epochs → training.updates, steps of the optimizer: epochs × batches of an epoch ÷ accumulate
-batch_size batch_type per_device_train_batch_size → training.tokens, which counts tokens, not rows; fit(model, …) takes the batches of `train` as they are
-accum_count batch_multiplier accumulate_grad_batches gradient_accumulation_steps → training.accumulate
-lr learning_rate max_lr → training.rate
-scheduler scheduling lr_scheduler lr_scheduler_type decay_method → training.schedule
-warmup_steps num_warmup_steps learning_rate_warmup → training.warmup, a number of updates
-decrease_factor factor → training.cut, of schedule = "plateau"
-adam_betas adam_beta1 adam_beta2 beta1 beta2 → training.betas, a list of two
-weight_decay → training.decay
-label_smoothing label_smoothing_factor → training.smoothing
-clip_grad_norm gradient_clip_val grad_clip max_grad_norm max_norm → training.clip
-early_stopping → training.patience, validations without a better score
-early_stopping_metric metric_for_best_model → training.best
-optim optimizer_name → training.optimizer
-average_decay ema_decay → training.ema, the share that is kept, such as 0.9999
-valid_steps validation_freq eval_steps val_check_interval → training.validate_every, in updates
-report_every logging_freq logging_steps log_every_n_steps → training.log_every, in updates
-save_checkpoint_steps save_steps → training.save_every, in updates
-load_model train_from → training.init
-num_workers dataloader_num_workers → training.workers
-device → training.accelerator, "cpu" or "cuda"
-gpus num_gpus num_devices → training.devices, on each node
-random_seed manual_seed → seed
-max_length src_seq_length tgt_seq_length → data.longest
-voc_limit vocab_size src_vocab_size tgt_vocab_size → tokenizer.size
-beam_size num_beams → search.beams
-beam_alpha alpha → search.length_penalty
-"""  # noqa: E501
-OTHER_NAMES: dict[str, tuple[str, str]] = {
-    name: (key, remark)
-    for names, _, ours in (line.partition(" → ") for line in _NAMES.strip().splitlines())
-    for key, _, remark in [ours.partition(", ")]
-    for name in names.split()
-}
-
-
-def other_name(name: str, keys: list[str]) -> str | None:
-    """What a name of another library is called here, where a section has these keys; None for a name nobody uses."""
-    if name not in OTHER_NAMES:
-        return None
-    key, remark = OTHER_NAMES[name]
-    own = key.rpartition(".")[2]
-    return f"regard calls it {own if own in keys else key}" + (f", {remark}" if remark else "")
-
-
 COMMAND_LINE = "command line"
 """The origin of a key that is no place in a file."""
-LIST_EXAMPLES: dict[str, list[Any]] = {
-    "train": ["train.tsv"],
-    "valid": ["valid.tsv"],
-    "test": ["test.tsv"],
-    "files": ["text.txt"],
-    "columns": [0, 1],
-    "weights": [1, 3],
-    "tags": ["<2fr>", "<2es>"],
-    "decoders": ["<2fr>", "<2es>"],
-    "init_parts": ["encoder"],
-    "freeze": ["encoder"],
-    "betas": [0.9, 0.98],
-    "loggers": ["wandb"],
-    "windows": [3, 4, 5],
-}
-"""What the keys that hold lists may hold."""
 BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
     "least": ("at least", lambda value, bound: value >= bound),
     "most": ("at most", lambda value, bound: value <= bound),
@@ -203,7 +139,7 @@ class Reader:
                 self._note(path, "is missing" + self._remedy(path))
         for name in values:
             if name not in known:
-                self._note(f"{place}.{name}" if place else str(name), unknown_key(str(name), sorted(known)))
+                self._note(f"{place}.{name}" if place else str(name), unknown_key_sentence(str(name), sorted(known)))
         if len(self.wrong) > before:
             return None
         made: Any = section(**found)
@@ -266,13 +202,10 @@ class Reader:
         self.wrong.setdefault(place, sentence)
 
     def _list_example(self, place: str, value: Any) -> str:
-        """A list as it should be written. A text that came without its quotes, as a shell takes them off, gets them."""
-        example = LIST_EXAMPLES.get(place.rpartition(".")[2], ["name"])
-        if isinstance(value, tuple | set):
-            example = list(value)
-        elif isinstance(value, str) and isinstance(example[0], str):
-            names = [name.strip(" '\"") for name in value.strip("[] ").split(",")]
-            example = [name for name in names if name] or example
+        """The value as a list. A text that came without its quotes, as a shell takes them off, gets them."""
+        names = value.strip("[] ").split(",") if isinstance(value, str) else []
+        plain = list(value) if isinstance(value, tuple | set) else [value]
+        example = [name for name in (name.strip(" '\"") for name in names) if name] or plain
         written = json.dumps(example, ensure_ascii=False)
         return shlex.quote(f"{place}={written}") if self.origins.get(place) == COMMAND_LINE else written
 
@@ -283,9 +216,7 @@ class Reader:
         if place not in ("encoder", "decoder", "head"):
             return ""
         if self.init:
-            return (
-                f"; leave [{place}] out: with training.init it is that of the model; or write it in full, with its kind"
-            )
+            return f"; leave [{place}] out: with training.init it is that of the model; or write it with its kind"
         return (
             f'; write base = ["transformer"], or another architecture that `regard recipes` lists; or [{place}] with '
             "its kind; or training.init = MODEL, to have that of a trained model"
@@ -322,11 +253,6 @@ def misfit(value: Any, hint: Any, rules: Mapping[str, Any]) -> str | None:
         except ValueError as error:
             return str(error)
     return None
-
-
-def unknown_key(name: str, names: list[str]) -> str:
-    other = other_name(name, names)
-    return unknown_key_sentence(name, names) if other is None else f"unknown key; {other}"
 
 
 @cache
@@ -683,13 +609,6 @@ class TokenizerSection(Section):
 
 HIGHEST_RATE = 1e30
 """Adam divides the rate by 1 − β, and float32 ends at 3.4e38."""
-
-
-def _check_rate(rate: float) -> None:
-    if rate > HIGHEST_RATE:
-        raise ValueError(f"is {rate:g}; it should be at most {HIGHEST_RATE:g}: float32 has no numbers for such steps")
-
-
 GIVEN = "given"
 """In place of the name of an optimizer that the caller of `fit` made."""
 
@@ -721,7 +640,7 @@ class TrainingSection(Section):
         default={},
         about="the highest learning rate of parts: { encoder = 1e-5 }; of the others it is `rate`",
         over=0,
-        check=_check_rate,
+        most=HIGHEST_RATE,
     )
     updates: int = positive(default=8000, about="steps of the optimizer, at most")
     tokens: int = positive(default=4096, about="in a batch, padding counted, on the longer side")
@@ -733,7 +652,7 @@ class TrainingSection(Section):
     )
     smoothing: float = portion(default=0.1, about="of the labels")
     optimizer: str = key(default="AdamW", about="a class of torch.optim", check=_check_optimizer)
-    rate: float = key(default=1e-3, about="the highest learning rate", over=0, check=_check_rate)
+    rate: float = key(default=1e-3, about="the highest learning rate", over=0, most=HIGHEST_RATE)
     schedule: Literal["inverse-square-root", "cosine", "plateau", "constant"] = key(
         default="cosine", about="after the warm-up; plateau cuts when the validation gets no better"
     )

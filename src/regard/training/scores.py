@@ -113,33 +113,12 @@ def words(text: str) -> list[str]:
 
 
 def caption_bleu(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
-    """Corpus BLEU-1, -2, -3 and -4, in percent (Papineni et al. 2002):
-
-        BLEU-N = min(1, exp(1 − r / c)) · (Π_{n ≤ N} p_n)^{1/N}
-
-    p_n is the share of a caption's n-grams that are in some reference, each counted as often as in the reference that
-    has it most often; c is the length of all captions, r that of the references nearest to each in length.
-    """
-    _check_captions(captions, references)
-    right, total = dict.fromkeys(ORDERS, 0), dict.fromkeys(ORDERS, 0)
-    long = nearest = 0
-    for caption, several in zip(captions, references, strict=True):
-        hypothesis, truths = words(caption), [words(text) for text in several]
-        long += len(hypothesis)
-        nearest += min((abs(len(truth) - len(hypothesis)), len(truth)) for truth in truths)[1]
-        for n in ORDERS:
-            most: Grams = Counter()
-            for truth in truths:
-                most |= _grams(truth, n)
-            grams = _grams(hypothesis, n)
-            right[n] += (grams & most).total()
-            total[n] += grams.total()
-    short = min(1.0, math.exp(1 - nearest / long)) if long else 0.0
-    scores, logs = [], 0.0
-    for n in ORDERS:
-        logs += math.log(right[n] / total[n]) if right[n] else -math.inf
-        scores.append(100 * short * math.exp(logs / n))
-    return scores
+    """Corpus BLEU-1, -2, -3 and -4, in percent (Papineni et al. 2002), as sacreBLEU computes them without smoothing."""
+    texts, streams = _streams(captions, references)
+    metrics = (
+        sacrebleu_metrics().BLEU(tokenize="none", max_ngram_order=n, smooth_method="none", force=True) for n in ORDERS
+    )
+    return [float(metric.corpus_score(texts, streams).score) for metric in metrics]
 
 
 def cider(captions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
@@ -178,13 +157,18 @@ def cider(captions: Sequence[str], references: Sequence[Sequence[str]]) -> float
 
 def caption_chrf(captions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     """chrF2 as sacreBLEU computes it, each caption against its most similar reference (Popović 2015)."""
-    _check_captions(captions, references)
+    return float(sacrebleu_metrics().CHRF().corpus_score(*_streams(captions, references)).score)
 
+
+def _streams(captions: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """The words of captions and of their references as sacreBLEU takes them: equally many references for each.
+
+    Repeating some changes neither the best one nor the counts of n-grams.
+    """
+    _check_captions(captions, references)
     most = max(len(several) for several in references)
-    # sacreBLEU needs equally many references for each; repeating some does not change the best.
     streams = [[" ".join(words(several[i % len(several)])) for several in references] for i in range(most)]
-    score: float = sacrebleu_metrics().CHRF().corpus_score([" ".join(words(text)) for text in captions], streams).score
-    return score
+    return [" ".join(words(text)) for text in captions], streams
 
 
 def _grams(tokens: Sequence[str], n: int) -> Grams:

@@ -18,7 +18,7 @@ from ..models.multi_decoder import MultiDecoder
 from ..plugins import load_plugin
 from ..special_tokens import UNKNOWN
 from . import scores
-from .device import moved
+from .devices import moved
 from .recipe import recipe_toml
 from .scores import caption_bleu, caption_chrf, cider, error_rate
 

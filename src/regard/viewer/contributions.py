@@ -34,6 +34,7 @@ from ..seeing.watch import watch
 from . import guard
 from .guard import RequestError
 from .library import READ
+from .responses import rounded
 from .traces import TraceView
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class CallContributions:
 class ContributionRun:
     """One target of one trace: contributions of every call, and the answers that the model chose from.
 
-    It is cached, so it does not keep the model: `Library.loaded` decides which models stay in memory.
+    It is cached, so it does not keep the model.
     """
 
     target: Target
@@ -111,15 +112,14 @@ class ContributionRun:
         return self.calls[number]
 
     def describe(self) -> dict[str, Any]:
-        target, shares = self.target, None
-        if self.kind != "similarity":
-            shares = self.scores.softmax(-1)
+        target, scores = self.target, self.scores
+        shares = None if self.kind == "similarity" else scores.softmax(-1)
         answers = [
             {
                 "id": at,
                 "piece": piece,
-                "score": round(float(self.scores[at]), 5),
-                "share": None if shares is None else round(float(shares[at]), 6),
+                "score": rounded(scores[at], 8),
+                "share": None if shares is None else rounded(shares[at]),
             }
             for at, piece in self.pieces.items()
         ]
@@ -130,7 +130,7 @@ class ContributionRun:
                 "budget": call.budget,
                 "kept": call.error <= call.budget,
                 "peak": call.peak,
-                "totals": [float(f"{x:.6g}") for x in call.totals],
+                "totals": rounded(call.totals),
             }
             for number, call in self.calls.items()
         ]
@@ -213,7 +213,9 @@ def backward_run(answers: AnswerInputs, target: Target | None = None) -> tuple[S
     with torch.enable_grad(), watch(answers.model, gradients=True) as seen:
         output = answers.model(**answers.inputs)
         scores = answers.scores(output)[0]
-        target = target or Target(answers.position, _default_answer(answers, scores))
+        if target is None:  # of similarities that to the whole text, as a token is most similar to itself
+            best = len(scores) - 1 if answers.kind == "similarity" else int(scores.argmax())
+            target = Target(answers.position, best)
         for answer in (target.answer, target.minus or 0):
             if not 0 <= answer < len(scores):
                 raise RequestError(404, f"there is no answer {answer}; there are {len(scores):,}, counted from 0")
@@ -255,11 +257,6 @@ def pooled_contributions(c: Contributions, tile: Tile, pool: Pool) -> Float[Tens
         return torch.where(high >= low, high, -low)
     high_edges, wide_edges = (torch.tensor(edges, dtype=x.dtype, device=x.device).diff() for edges in tile.edges)
     return pooled(x) / (high_edges[:, None] * wide_edges)
-
-
-def _default_answer(answers: AnswerInputs, scores: Tensor) -> int:
-    """The likeliest; of similarities that to the whole text, as a token is most similar to itself."""
-    return len(scores) - 1 if answers.kind == "similarity" else int(scores.argmax())
 
 
 def _place(seen: Seen, number: int) -> tuple[str, int]:
@@ -307,7 +304,8 @@ def next_tokens(library: Library, model: ModelEntry, text: str, temperature: flo
         answers = text_model_answers(loaded, loaded.encode(text))
     logits = answers.scores(answers.model(**answers.inputs))[0]
     shares = (logits.double() / temperature).softmax(-1).topk(MOST_LISTED)
-    return _listed(answers.names(shares.indices.tolist()), shares.values)
+    pieces = answers.names(shares.indices.tolist())
+    return [{"piece": piece, "share": rounded(share)} for piece, share in zip(pieces, shares.values, strict=True)]
 
 
 def what_if(
@@ -325,27 +323,18 @@ def what_if(
     `after` are what the model predicts, where it predicts something; `heads` those whose weights changed most (total
     variation distance, mean over rows); `trace` is the changed run, which joins the library, listed for `owner`.
     """
-    if not silence and not hide:
-        raise RequestError(422, "nothing was changed: name heads to silence or tokens to hide")
     plain = library.run(model, text)[0]
     before = _prediction(library, model, text)
-    names = {call.name for call in plain}
-    unknown = [name for name in silence if name not in names]
-    if unknown:
-        raise RequestError(404, f"there is no call {unknown[0][:80]!r} in this model")
-    network = library.loaded(model).model
-    heads: dict[int | str, list[int]] = {name: list(numbers) for name, numbers in silence.items()}
-    with ablate(network, heads=heads, tokens=hide):
+    with ablate(library.loaded(model).model, heads=dict(silence.items()), tokens=hide):
         changed, prompt = library.run(model, text)
         after = _prediction(library, model, text)
-    changes = _changes(plain, changed)
     words = [f"without head {head} of {name}" for name, heads in silence.items() for head in heads]
     words += [f"without token {at}" for at in hide]
     title = f"{model.title.split(',')[0]} · {', '.join(words)} · {text[:40]}"
     changed.model = model.name
     trace = TraceView.of(changed, title, prompt=prompt, owners=None if owner is None else {owner})
     library.add(trace)
-    return {"before": before, "after": after, "heads": changes, "trace": trace.id}
+    return {"before": before, "after": after, "heads": _changes(plain, changed), "trace": trace.id}
 
 
 @torch.no_grad()
@@ -366,16 +355,10 @@ def _prediction(library: Library, model: ModelEntry, text: str) -> list[dict[str
 @torch.no_grad()
 def _changes(plain: Seen, changed: Seen) -> list[dict[str, Any]]:
     """The heads whose weights changed most, of calls that have the same shape in both runs."""
-    changes: list[tuple[float, dict[str, Any]]] = []
+    changes = []
     for at, (before, after) in enumerate(zip(plain, changed, strict=False)):
-        if before.name != after.name or before.shape != after.shape:
-            continue
-        for head in range(before.heads):
-            distance = float((before.head(head).dense() - after.head(head).dense()).abs().sum(-1).mean()) / 2
-            about = {"call": str(at), "layer": before.layer, "head": head, "change": round(distance, 5)}
-            changes.append((distance, about))
-    return [about for _, about in sorted(changes, key=lambda pair: -pair[0])[:MOST_LISTED]]
-
-
-def _listed(pieces: list[str], shares: Tensor) -> list[dict[str, Any]]:
-    return [{"piece": piece, "share": round(float(share), 6)} for piece, share in zip(pieces, shares, strict=True)]
+        if before.name == after.name and before.shape == after.shape:
+            distances = (before.weights.dense() - after.weights.dense()).abs().sum(-1).mean(-1) / 2
+            for head, distance in enumerate(distances.flatten().tolist()):
+                changes.append({"call": str(at), "layer": before.layer, "head": head, "change": round(distance, 5)})
+    return sorted(changes, key=lambda x: -x["change"])[:MOST_LISTED]

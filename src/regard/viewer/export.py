@@ -42,8 +42,9 @@ SIDE = 256
 """Cells along a tile of the map (data/tiles.js)."""
 
 
-def _tiles(queries: int, keys: int, size: int) -> list[Tile]:
+def _tiles(shape: tuple[int, ...], size: int) -> list[Tile]:
     """The map's tiles of every level that has at most `size` cells along a side."""
+    *_, queries, keys = shape
     longest, level = max(queries, keys), 0
     while SIDE << level < longest:
         level += 1
@@ -167,7 +168,7 @@ async def _responses(app: FastAPI, trace: TraceView, size: int, title: str) -> d
     console = Console(stderr=True)
     hidden = not (title and large and (console.is_terminal or console.is_jupyter))
     for entry, at, head in track(large, title, console=console, transient=True, disable=hidden):
-        for tile, pool in product(_tiles(*trace.seen[at].shape[-2:], size), get_args(Pool)):
+        for tile, pool in product(_tiles(trace.seen[at].shape, size), get_args(Pool)):
             # Sorted by name, as in the keys of the page (keyOf in data/sources.js).
             parameters = sorted({**asdict(tile), "entry": entry, "head": head, "pool": pool}.items())
             query = "&".join(f"{name}={value}" for name, value in parameters)

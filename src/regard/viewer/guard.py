@@ -18,13 +18,17 @@ import secrets
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+import h11
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .responses import STATIC
 
 if TYPE_CHECKING:
+    import asyncio
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 TEXT = 20_000
@@ -50,10 +54,6 @@ TRACES = 16
 """Traces of texts read through the page; the oldest is removed first. Pinned traces are not counted."""
 PLACES = 1 << 20
 """Queries, or keys, of a call."""
-MATRICES = 1 << 16
-"""Batch entries × heads of one call."""
-VECTORS = 1 << 33
-"""Bytes of one call's queries, or keys, over all heads."""
 EXPLAINED = 1024
 """Tokens of a text whose contributions are computed: a backward pass keeps what every layer computed."""
 MEMORY = 1 << 30
@@ -246,3 +246,51 @@ async def _drain(receive: Receive) -> None:
     while more and size < DRAIN:
         message = await receive()
         size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+
+
+FIRST, REQUEST, READ = 15.0, 60.0, 60.0
+"""Seconds from the connection to the first request's headers; for a whole request, from its first byte to the end of
+its body; and in which a client must read on once the server's send buffer is full."""
+
+
+class TimedProtocol(H11Protocol):
+    """HTTP/1.1 with a limit on the time that a client may take to send its request, and to read its answer.
+
+    uvicorn closes a connection that is idle between two requests. It waits without end for a client that sends half a
+    request or does not read, and a few hundred of those would use up the server's sockets.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.timers: dict[str, asyncio.TimerHandle] = {}
+        self._begin("receiving", FIRST)
+
+    def data_received(self, data: bytes) -> None:
+        before = self.conn.their_state
+        super().data_received(data)
+        state = self.conn.their_state
+        if state not in (h11.IDLE, h11.SEND_BODY):
+            self._end("receiving")
+        elif "receiving" not in self.timers or (before is h11.IDLE and state is h11.SEND_BODY):
+            self._begin("receiving", REQUEST)  # a request, or its body, begins
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._begin("sending", READ)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._end("sending")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for name in tuple(self.timers):
+            self._end(name)
+        super().connection_lost(exc)
+
+    def _begin(self, name: str, seconds: float) -> None:
+        self._end(name)
+        self.timers[name] = self.loop.call_later(seconds, self.transport.abort)
+
+    def _end(self, name: str) -> None:
+        if name in self.timers:
+            self.timers.pop(name).cancel()

@@ -56,9 +56,7 @@ def inside_view(loaded: Pretrained, text: str, layer: int, head: int) -> dict[st
     network: EncoderDecoder = loaded.model
     writes = network.config.encoder.kind == "none"
     stack: Any = network.decoder if writes else network.encoder
-    layers = list(getattr(stack, "layers", []))
-    if not layers or not hasattr(layers[0], "around_attention"):
-        raise RequestError(422, "this model is no Transformer of regard; Inside shows one layer of a Transformer")
+    layers = list(stack.layers)
     if not 0 <= layer < len(layers):
         raise RequestError(404, f"there is no layer {layer}; the model has {len(layers)}, counted from 0")
     part: TransformerLayer = layers[layer]

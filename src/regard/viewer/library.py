@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,25 +87,18 @@ class ModelEntry:
 
 def installed_models() -> list[ModelEntry]:
     """The models that ship with regard, and MiniLM and SmolLM2 where their packages are installed."""
-    from ..decoding.load_model_and_tokenizers import shipped
+    from ..decoding.load_model_and_tokenizers import SHIPPED, shipped
     from ..seeing.text_models import PACKAGES
 
-    models = [_shipped_model(name) for name in sorted(shipped(), key=lambda name: name.startswith(PHRASEBOOK))]
+    models = []
+    for name in sorted(shipped(), key=lambda name: name.startswith(PHRASEBOOK)):
+        model = _own_model(name, SHIPPED / name, name)
+        known = (texts for (start, task), texts in SENTENCES.items() if name.startswith(start) and task == model.task)
+        models.append(replace(model, title=_title(name, model.task), examples=next(known, ())))
     if find_spec("transformers") is not None:
-        known = {"minilm": ("read", "MiniLM, reads English"), "smollm2": ("generate", "SmolLM2, writes English")}
-        models += [ModelEntry(name, *known[name], name) for name in known if find_spec(PACKAGES[name][0]) is not None]
+        others = {"minilm": ("read", "MiniLM, reads English"), "smollm2": ("generate", "SmolLM2, writes English")}
+        models += [ModelEntry(name, *others[name], name) for name in others if find_spec(PACKAGES[name][0]) is not None]
     return models
-
-
-def _shipped_model(name: str) -> ModelEntry:
-    from ..decoding.load_model_and_tokenizers import SHIPPED
-
-    folder = SHIPPED / name
-    task = _task(folder)
-    examples = next((texts for (start, of), texts in SENTENCES.items() if name.startswith(start) and task == of), ())
-    attends = bool(getattr(getattr(_config(folder), "decoder", None), "attends", True))
-    layers = _layers(folder)
-    return ModelEntry(name, task, _title(name, task), name, True, layers, examples, attends)
 
 
 def model_at(place: str) -> ModelEntry:
@@ -123,30 +116,23 @@ def model_at(place: str) -> ModelEntry:
         raise ValueError(f"{place} is neither a trace nor a model: it has no trace.json and no config.json")
     if folder is None or not is_own_config(folder / "config.json"):
         return ModelEntry(name, "read", name, place)
-    return ModelEntry(name, _task(folder), name, place, ours=True, layers=_layers(folder))
+    return _own_model(name, folder, place)
 
 
-def _layers(folder: Path) -> int:
-    """Transformer layers that read the text: of the encoder, or of a decoder without one."""
-    config = _config(folder)
-    part = getattr(config, "decoder", None) if config.encoder.kind == "none" else config.encoder
-    return int(part.layers) if part is not None and part.kind == "transformer" and config.task != "classify" else 0
-
-
-def _config(folder: Path) -> Any:
-    """The configuration of a model of regard; loading the model takes longer."""
+def _own_model(name: str, folder: Path, place: str) -> ModelEntry:
+    """The entry of a model of regard, from its configuration: loading the model takes longer."""
     from ..models.pretrained import MODEL_TYPES, read
 
     kind, values = read(folder)
     if kind not in MODEL_TYPES:
         raise ValueError(f"{folder} holds a model of type {kind!r:.60}; known are {', '.join(sorted(MODEL_TYPES))}")
-    return MODEL_TYPES[kind].config_class.from_dict(values)
-
-
-def _task(folder: Path) -> str:
-    """The page's task for a model of regard."""
-    config = _config(folder)
-    return "listen" if config.encoder.reads == "sound" else {"write": "generate"}.get(config.task, config.task)
+    config: Any = MODEL_TYPES[kind].config_class.from_dict(values)
+    task = "listen" if config.encoder.reads == "sound" else {"write": "generate"}.get(config.task, config.task)
+    decoder = getattr(config, "decoder", None)
+    reader = decoder if config.encoder.kind == "none" else config.encoder
+    layers = reader.layers if reader is not None and reader.kind == "transformer" and task != "classify" else 0
+    attends = bool(getattr(decoder, "attends", True))
+    return ModelEntry(name, task, name, place, ours=True, layers=layers, attends=attends)
 
 
 def _title(name: str, task: str) -> str:
@@ -222,8 +208,6 @@ class Library:
         title = f"{model.title.split(',')[0]} · {text[:60]}"
         seen, prompt = self.run(model, text, second, generate)
         seen.model = name
-        if not len(seen):
-            raise RequestError(422, f"no attention of {name} could be watched: {seen.advice}")
         made = {"model": name, "text": text, "second": second, "generate": generate}
         trace = TraceView.of(seen, title, prompt=prompt, made=made, owners=None if owner is None else {owner})
         self.add(trace)
@@ -237,12 +221,6 @@ class Library:
         if generate:
             return loaded.generate(loaded.encode(text), generate), 0
         return loaded.read(loaded.encode(text, second)), 0
-
-    def check_own(self, model: ModelEntry) -> None:
-        """A 422 for a model that is not one of regard."""
-        if not model.ours:
-            own = [x.name for x in self.models.values() if x.layers]
-            raise RequestError(422, f"{model.name} is not a model of regard; choose from {', '.join(own) or 'none'}")
 
     def models_for(self, task: str) -> list[ModelEntry]:
         """The models for a task, at least one."""

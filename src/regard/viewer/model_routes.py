@@ -152,12 +152,10 @@ async def inside(request: Request, body: InsideRequest) -> Response:
     """One layer and head of a Transformer of regard: every matrix of the computation, and the steps that show them."""
     jobs = request.app.state.jobs
     model = jobs.library.model(body.model, "translate", "generate")
-    jobs.library.check_own(model)
-
-    def compute() -> dict[str, Any]:
-        return inside_view(jobs.library.loaded(model), body.text, body.layer, body.head)
-
-    return JSON(await jobs.run_model(request, compute))
+    if not model.layers:
+        raise RequestError(422, f"{model.name} is no Transformer of regard, one layer of which Inside shows")
+    compute = partial(inside_view, text=body.text, layer=body.layer, head=body.head)
+    return JSON(await jobs.run_model(request, lambda: compute(jobs.library.loaded(model))))
 
 
 @model_router.post("/next")

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import torch
 from fastapi import Response
@@ -70,14 +69,18 @@ def _finite(value: Any) -> Any:
 
 def rounded(x: Any, digits: int = 6) -> Any:
     """A tensor as lists of numbers of so many digits; None for NaN, infinity and None."""
-    x = x.tolist() if isinstance(x, torch.Tensor) else x
-    if isinstance(x, list):
-        return [rounded(value, digits) for value in x]
-    return None if x is None or not math.isfinite(x) else float(f"{x:.{digits}g}")
+    x, form = x.tolist() if isinstance(x, torch.Tensor) else x, f".{digits}g"
+
+    def number(x: Any) -> Any:
+        if isinstance(x, list):
+            return [number(value) for value in x]
+        return None if x is None or not math.isfinite(x) else float(format(x, form))
+
+    return number(x)
 
 
 class Array(Response):
-    """A tensor as little-endian bytes, with what they mean in headers.
+    """A tensor as little-endian bytes, with what they mean in headers (docs/http_api.md).
 
     As "uint8" a weight w is round(255·√(w / peak)), with one peak for each leading index: small weights stay visible,
     and the square root of w / peak is exact to 1/255.
@@ -126,26 +129,10 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         (503, "Too many requests are waiting, or the answer took too long"),
     )
 }
-HEADERS = {
-    "X-Shape": {"description": "The shape, such as 12,512,512", "schema": {"type": "string"}},
-    "X-Type": {"description": "float32, float16 or uint8, little-endian", "schema": {"type": "string"}},
-    "X-Peaks": {
-        "description": "For uint8: w = peak · (x / 255)², one peak for each matrix",
-        "schema": {"type": "string"},
-    },
-}
 BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-ARRAY: dict[int | str, dict[str, Any]] = {
-    200: {"description": "The numbers", "content": BYTES, "headers": HEADERS},
-}
-TILE: dict[int | str, dict[str, Any]] = {
-    **ARRAY,
-    202: {
-        "description": "A part is not computed yet (X-Computed: the fraction that is); request it again for the rest",
-        "content": BYTES,
-        "headers": HEADERS,
-    },
-}
+ARRAY: dict[int | str, dict[str, Any]] = {200: {"description": "The numbers", "content": BYTES}}
+PART = "A part is not computed yet (X-Computed: the fraction that is); request it again for the rest"
+TILE: dict[int | str, dict[str, Any]] = {**ARRAY, 202: {"description": PART, "content": BYTES}}
 
 
 ARRAY_METADATA = ("shape", "type", "peaks", "computed", "note")
@@ -174,27 +161,21 @@ async def request(
     app: FastAPI, method: str, url: str, body: bytes = b"", content_type: str = "application/json"
 ) -> ClientResponse:
     """Send one request; a client that leaves cancels the task."""
-    parts = urlsplit(url)
+    path, _, query = url.partition("?")
+    headers = {"host": "localhost", "content-type": content_type, "content-length": str(len(body))}
     scope = {
         "type": "http",
-        "http_version": "1.1",
         "method": method,
-        "scheme": "http",
-        "path": parts.path,
-        "raw_path": parts.path.encode(),
-        "root_path": "",
-        "query_string": parts.query.encode(),
-        "headers": Headers({"host": "localhost", "content-type": content_type, "content-length": str(len(body))}).raw,
-        "server": ("127.0.0.1", 80),
+        "path": path,
+        "query_string": query.encode(),
+        "headers": Headers(headers).raw,
     }
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
     start: dict[str, Any] = {}
     chunks: list[bytes] = []
 
     async def receive() -> Message:
-        while not messages:
-            await asyncio.sleep(3600)
-        return messages.pop()
+        return messages.pop() if messages else await asyncio.get_running_loop().create_future()
 
     async def send(message: Message) -> None:
         start.update(message if message["type"] == "http.response.start" else {})

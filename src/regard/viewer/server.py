@@ -17,7 +17,7 @@ import webbrowser
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import uvicorn
@@ -30,14 +30,15 @@ from starlette.staticfiles import StaticFiles
 
 from .. import __version__
 from ..messages import problem_sentence
-from .guard import ANY_ADDRESS, LOOPBACK, ClientDisconnected, Guard, RequestError
+from .guard import ANY_ADDRESS, LOOPBACK, ClientDisconnected, Guard, RequestError, TimedProtocol
 from .model_routes import model_router
 from .responses import JSON, SCRIPT, STATIC
 from .tiles import Jobs
 from .trace_routes import call_router, trace_router
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable
+    from typing import Self
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -108,14 +109,14 @@ async def _error_answer(request: Request, error: Exception) -> Response:
         return Response(status_code=499)  # nginx's code for a closed connection
     if isinstance(error, RequestValidationError):
         return JSON({"error": "; ".join(_problem(problem, request) for problem in error.errors()[:5])}, 422)
-    if isinstance(error, HTTPException) and error.status_code == 400:  # FastAPI's, for a body that `json` fails on
-        return JSON({"error": f"the body is not JSON: {error.__cause__}"}, 422)
     if isinstance(error, HTTPException):
-        path = request.url.path[:80]
+        path, status = request.url.path[:80], error.status_code
         reason = f"{request.method} {path}: {error.detail}"
-        if error.status_code == 404:
+        if status == 400:  # FastAPI's, for a body that `json` fails on
+            status, reason = 422, f"the body is not JSON: {error.__cause__}"
+        elif status == 404:
             reason = f"there is no route {path!r}; GET {request.app.openapi_url} lists the routes"
-        response = JSON({"error": reason}, error.status_code)
+        response = JSON({"error": reason}, status)
         response.headers.update(error.headers or {})
         return response
     reason = f"internal server error: {type(error).__name__}; the traceback is in the server's log"
@@ -169,7 +170,6 @@ class Answers:
 
 CONNECTIONS = 512
 """Open connections; further ones get a 503."""
-AnyServer = TypeVar("AnyServer", bound="AppServer")
 REDIRECT = (
     '<!doctype html><meta charset="utf-8"><title>regard</title><meta http-equiv="refresh" content="0; url={url}">'
     '<a href="{url}">Open the viewer</a>\n'
@@ -177,7 +177,8 @@ REDIRECT = (
 
 
 class AppServer:
-    """Serves an application: binds its socket at once, so that its address is known, and answers once `run` is called.
+    """Serves an application: binds its socket at once, so that its address is known; answers once `run` is called, or
+    in a `with` block, from a thread of its own.
 
     `make_app` gets the names that a Host header may have, the token and the port, once the port is known to be free.
     With `token` True a new one is made. `names` are further names of the server; `drain` are the seconds that open
@@ -211,6 +212,7 @@ class AppServer:
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=math.ceil(drain),
+            http=TimedProtocol,
             limit_concurrency=CONNECTIONS,
         )
         self._server = uvicorn.Server(config)
@@ -228,6 +230,15 @@ class AppServer:
 
     def stop(self) -> None:
         self._server.should_exit = True
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self.run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._thread.join(self.drain + 5)
 
 
 class Server(AppServer):
@@ -259,23 +270,9 @@ class Server(AppServer):
         webbrowser.open(address)
 
 
-@contextlib.contextmanager
-def serving(library: Library, *, token: bool = True) -> Iterator[Server]:
-    """Run a viewer's server in a thread of its own while the block runs. `server.headers` carry its token."""
-    with running(Server(library, token=token)) as server:
-        yield server
-
-
-@contextlib.contextmanager
-def running(server: AnyServer) -> Iterator[AnyServer]:
-    """Run a server in a thread of its own while the block runs."""
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.stop()
-        thread.join(server.drain + 5)
+def serving(library: Library, *, token: bool = True) -> Server:
+    """`with serving(library) as server:` runs a viewer in a thread of its own. `server.headers` carry its token."""
+    return Server(library, token=token)
 
 
 def loopback(host: str) -> bool:

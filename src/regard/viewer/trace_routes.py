@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from .traces import TraceView
 
 T = TypeVar("T")
-MOST_WEIGHTS = 1 << 30
-"""Weights that one request may compute."""
 CHUNK = 1 << 22
-"""Weights of one job of such a request."""
+"""Weights of one job of a request that needs many."""
 MOST_ANSWERS = 1 << 24
 
 # --- Parameters ------------------------------------------------------------------------------------------------------
@@ -151,14 +149,6 @@ class CallPlace(TracePlace):
             size, cells = f"{len(tile.rows)} × {len(tile.cols)}", f"{tile.height} × {tile.width}"
             raise RequestError(422, f"{size} weights cannot be pooled to {cells} cells; ask for fewer cells")
         return tile
-
-    def check_work(self, heads: list[int], rows: range) -> None:
-        """A 413 for more weights than somebody would wait for."""
-        if len(heads) * len(rows) * self.keys > MOST_WEIGHTS:
-            size = f"{len(heads)} × {len(rows):,} × {self.keys:,} weights"
-            raise RequestError(
-                413, f"{size} take too long; at most {MOST_WEIGHTS:,} per request: ask for fewer rows or heads"
-            )
 
     async def weights(self, heads: list[int], rows: range, cols: range, compute: Callable[[Tensor], T]) -> list[T]:
         """`compute` of the weights [heads, rows, cols], some rows at a time: in between, a request can be cancelled."""
@@ -336,7 +326,6 @@ async def top(
     which, i, j = place.chosen(heads, rows, None)
     k = min(k, place.keys)
     check_cells(len(which), len(i), k)
-    place.check_work(which, i)
 
     parts = await place.weights(which, i, j, lambda x: x.topk(k))
     values, indices = (torch.cat(side, 1) for side in zip(*parts, strict=True))
@@ -347,7 +336,6 @@ async def top(
 async def received(place: Call, head: Head = 0) -> Response:
     """How much attention each key receives from all queries, [keys]."""
     place.check_head(head)
-    place.check_work([head], range(place.queries))
     parts = await place.weights([head], range(place.queries), range(place.keys), lambda x: x.sum((0, 1)))
     return Array(torch.stack(parts).sum(0))
 
@@ -359,8 +347,8 @@ async def tile(
     """A rectangle of one head, pooled to [height, width] cells.
 
     Where cells of a power of two give the requested number of cells, they are used, the last one smaller; else cell r
-    of R covers rows r·T//R up to (r+1)·T//R of T. Where a tile has more weights than can be computed at once, the edges
-    of its cells are moved to multiples of a power of two, which X-Note names.
+    of R covers rows r·T//R up to (r+1)·T//R of T. Of more than 2,048 tokens, large tiles have cells that begin and end
+    at multiples of a power of two, which a 422 names.
     """
     place.check_head(head)
     head_place = place.view, place.number, place.entry, head

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
-import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..seeing.align import group_pieces
-from ..seeing.generation import evenly_spaced
+from ..seeing.heads import evenly_spaced
 from ..seeing.patterns import THRESHOLDS, Patterns
+from ..seeing.storage import load_trace
 from ..seeing.text_models import WORD_START, TokenizedText
-from ..seeing.trace import load_trace
-from . import guard
 from .responses import rounded
 
 if TYPE_CHECKING:
@@ -71,30 +68,18 @@ class TokenLabels:
         """Position numbers, for where the tokens are not known."""
         return cls([str(at) for at in range(count)], list(range(count)), [False] * count)
 
-    def fit(self, count: int) -> TokenLabels:
-        """Cut or padded to `count` labels: a search may run one step more than it keeps, and padding has no tokens."""
-        more = count - len(self.tokens)
-        if more <= 0:
-            return TokenLabels(self.tokens[:count], self.words[:count], self.special[:count])
-        last = self.words[-1] if self.words else -1
-        return TokenLabels(
-            [*self.tokens, *[""] * more],
-            [*self.words, *range(last + 1, last + 1 + more)],
-            [*self.special, *[True] * more],
-        )
+    def padded(self) -> TokenLabels:
+        """With one more label: a search may run one step more than it keeps, and padding has no tokens."""
+        return TokenLabels([*self.tokens, ""], [*self.words, max(self.words, default=-1) + 1], [*self.special, True])
 
     def text(self) -> TokenizedText:
         """The text for head patterns where only the tokens are known: equal tokens get equal ids."""
         numbers = {token: at for at, token in enumerate(dict.fromkeys(self.tokens))}
         plain = TokenizedText.from_ids([numbers[token] for token in self.tokens], self.tokens)
-        delimiters = torch.tensor(self.special)
-        delimiters[0] = False
-        words: list[int | None] = [
-            None if special else word for special, word in zip(self.special, self.words, strict=True)
-        ]
-        return TokenizedText(
-            plain.ids, plain.tokens, delimiters, plain.punctuation & ~torch.tensor(self.special), words=words
-        )
+        special = torch.tensor(self.special)
+        delimiters = special & (torch.arange(len(special)) > 0)
+        words = [None if odd else word for odd, word in zip(self.special, self.words, strict=True)]
+        return replace(plain, delimiters=delimiters, punctuation=plain.punctuation & ~special, words=words)
 
 
 SAMPLED = 1 << 24
@@ -123,7 +108,6 @@ class TraceView:
     id: str = ""
     owners: set[str] | None = None
     """The browsers that it is listed in, by session; None: all."""
-    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def __post_init__(self) -> None:
         if not self.seen.calls:
@@ -131,27 +115,19 @@ class TraceView:
         for call in self.seen.calls:
             _check(call)
         # The same trace gets the same id, so that a link to it still works after the server is restarted.
-        content = [
-            self.seen.model,
-            self.title,
-            [[call.name, *call.shape] for call in self.seen.calls],
-            self.seen.tokens,
-        ]
+        shapes = [[call.name, *call.shape] for call in self.seen.calls]
+        content = [self.seen.model, self.title, shapes, self.seen.tokens]
         first = self.seen.calls[0].weights.detached.a.flatten()[:256].double().sum().item()
         self.id = hashlib.blake2b(json.dumps([*content, first]).encode(), digest_size=6).hexdigest()
 
     @classmethod
-    def of(
-        cls, seen: Seen, title: str = "", sides: dict[str, list[TokenLabels]] | None = None, **more: Any
-    ) -> TraceView:
-        """The view of what `watch` or `load_trace` gave. `sides` default to those of the trace, else to its tokens."""
-        if sides is None and seen.sides:
-            sides = {name: [TokenLabels.of(tokens)] for name, tokens in seen.sides.items()}
-        if sides is None:
-            entries = [TokenLabels.of(tokens) for tokens in seen.tokens or []]
+    def of(cls, seen: Seen, title: str = "", **more: Any) -> TraceView:
+        """The view of what `watch` or `load_trace` gave."""
+        sides = {name: [TokenLabels.of(tokens)] for name, tokens in seen.sides.items()}
+        if not sides and (seen.tokens or seen.text):
+            sides = {"text": [TokenLabels.of(tokens) for tokens in seen.tokens or []]}
             if seen.text is not None:
-                entries[:1] = [TokenLabels.of_text(seen.text)]
-            sides = {"text": entries} if entries else {}
+                sides["text"][:1] = [TokenLabels.of_text(seen.text)]
         words = " ".join(token.strip(WORD_START) for token in (seen.tokens or [[]])[0][:12] if token.strip(WORD_START))
         return cls(seen, title or " · ".join(x for x in (seen.model, words) if x) or "trace", sides, seen.text, **more)
 
@@ -172,38 +148,36 @@ class TraceView:
 
     def describe(self, entry: int = 0) -> dict[str, Any]:
         """The calls, and the tokens along their sides, of one batch entry."""
-        with self._lock:
-            calls = [self._describe_call(at, call) for at, call in enumerate(self.seen.calls)]
-            sides = {name: entries[min(entry, len(entries) - 1)] for name, entries in self.sides.items()}
-            for call in calls:
-                _shift_sides(call, sides)
-            for call in calls:  # a side whose tokens are not known, or too few, is labelled by positions
-                for side, length in (("query_side", call["queries"]), ("key_side", call["keys"])):
-                    name = call[side]
-                    fits = name in sides and 0 <= length - len(sides[name].tokens) <= 1
-                    if not fits and length != len(sides.get(name, TokenLabels.positions(0)).tokens):
-                        name = f"{length} places"
-                        sides.setdefault(name, TokenLabels.positions(length))
-                    elif len(sides[name].tokens) < length:
-                        sides[name] = sides[name].fit(length)
-                    call[side] = name
-            first = next(iter(self.sides.values()), [TokenLabels.positions(0)])
-            return {
-                **self.summary,
-                "batch": self.batch,
-                "entry": entry,
-                "tokens": [labels.tokens for labels in first],
-                "words": [labels.words for labels in first],
-                "special": [labels.special for labels in first],
-                "sides": {name: labels.tokens for name, labels in sides.items()},
-                "side_words": {name: labels.words for name, labels in sides.items()},
-                "side_special": {name: labels.special for name, labels in sides.items()},
-                "side_sentences": self._sentences(entry),
-                "prompt": self.prompt or self.seen.prompt,
-                "missed": self.seen.missed,
-                "made": self.made,
-                "calls": calls,
-            }
+        calls = [self._describe_call(at, call) for at, call in enumerate(self.seen.calls)]
+        sides = {name: entries[min(entry, len(entries) - 1)] for name, entries in self.sides.items()}
+        for call in calls:
+            _shift_sides(call, sides)
+        for call in calls:
+            for side, length in (("query_side", call["queries"]), ("key_side", call["keys"])):
+                name = call[side]
+                known = len(sides[name].tokens) if name in sides else None
+                if known == length - 1:
+                    sides[name] = sides[name].padded()
+                elif known != length:  # a side whose tokens are not known, or too few, is labelled by positions
+                    call[side] = f"{length} places"
+                    sides.setdefault(call[side], TokenLabels.positions(length))
+        first = next(iter(self.sides.values()), [TokenLabels.positions(0)])
+        return {
+            **self.summary,
+            "batch": self.batch,
+            "entry": entry,
+            "tokens": [labels.tokens for labels in first],
+            "words": [labels.words for labels in first],
+            "special": [labels.special for labels in first],
+            "sides": {name: labels.tokens for name, labels in sides.items()},
+            "side_words": {name: labels.words for name, labels in sides.items()},
+            "side_special": {name: labels.special for name, labels in sides.items()},
+            "side_sentences": self._sentences(entry),
+            "prompt": self.prompt or self.seen.prompt,
+            "missed": self.seen.missed,
+            "made": self.made,
+            "calls": calls,
+        }
 
     def _sentences(self, entry: int) -> dict[str, list[int]]:
         """The sentence of each token (0 or 1, −1 for special tokens), where the model read a pair."""
@@ -249,8 +223,7 @@ class TraceView:
     def weights(self, number: int, entry: int) -> Weights:
         """The weights of every head of one entry, [heads, T_q, T_k]."""
         call = self.seen.calls[number]
-        with self._lock:
-            weights = call.weights
+        weights = call.weights
         lead = len(weights.shape) - 2
         if lead == 0:
             raise ValueError(f"{call.name} has no dimension of heads")
@@ -307,8 +280,7 @@ class TraceView:
         text = self.text if self.text is not None and entry == 0 else labels.text()
         patterns = Patterns()
         try:
-            with self._lock:
-                names = patterns.add(self.seen, text, entry)
+            names = patterns.add(self.seen, text, entry)
         except ValueError as error:
             return _no_patterns(str(error))
         ids: dict[str, str] = {}
@@ -326,13 +298,9 @@ class TraceView:
 def _shift_sides(call: dict[str, Any], sides: dict[str, TokenLabels]) -> None:
     """Label a call in which each token attends to those before it, as in an LSTMN: the first token has no row."""
     name, length = call["query_side"], call["queries"]
-    if (
-        call["kind"] != "self"
-        or call["keys"] != length
-        or len(sides.get(name, TokenLabels.positions(0)).tokens) != length + 1
-    ):
+    labels = sides.get(name)
+    if labels is None or call["kind"] != "self" or not call["keys"] == length == len(labels.tokens) - 1:
         return
-    labels = sides[name]
     for side, part in (("query_side", slice(1, None)), ("key_side", slice(None, -1))):
         call[side] = f"{name}, {'later' if side == 'query_side' else 'earlier'}"
         sides[call[side]] = TokenLabels(labels.tokens[part], labels.words[part], labels.special[part])
@@ -340,14 +308,9 @@ def _shift_sides(call: dict[str, Any], sides: dict[str, TokenLabels]) -> None:
 
 @torch.no_grad()
 def _check(call: Call) -> None:
-    """Raise where a trace is too large or contradicts itself: its file may come from anybody."""
+    """Raise where a trace contradicts itself: its file may come from anybody."""
     try:
-        *batch, queries, keys = call.shape
-        nbytes = math.prod(batch) * max(queries, keys) * call.weights.detached.a.shape[-1] * 4
-        if max(queries, keys) > guard.PLACES:
-            raise ValueError(f"{max(queries, keys):,} positions; at most {guard.PLACES:,} can be shown")
-        if min(batch, default=0) < 1 or math.prod(batch) > guard.MATRICES or nbytes > guard.VECTORS:
-            raise ValueError(f"it has {batch} matrices of {queries:,} × {keys:,}: none, or more than can be shown")
+        *_, queries, keys = call.shape
         if sum(call.steps) != queries or min(call.steps) < 1:
             raise ValueError(f"its forward passes have {sum(call.steps):,} queries, but the call has {queries:,}")
         call.weights.rows([0, queries - 1]).tile(slice(None), [0, keys - 1])  # computes the corners

@@ -11,6 +11,72 @@ import { pooled } from "./tiles.js";
 
 export const LATER = 5000; // milliseconds until a view may ask again for what failed
 
+/** One request at a time: `ask(run)` ends the one before. It resolves to what `run(signal)` gives, to undefined where that
+ * was ended meanwhile; `ask.end()` ends it.
+ */
+export function latest() {
+  let control = new AbortController();
+  const ask = async (run) => {
+    control.abort();
+    control = new AbortController();
+    const { signal } = control;
+    try {
+      const found = await run(signal);
+      if (!signal.aborted) return found;
+    } catch (error) {
+      if (!signal.aborted && error.name !== "AbortError") throw error;
+    }
+  };
+  return Object.assign(ask, { end: () => control.abort() });
+}
+
+/** What is asked for piece by piece: `fetch(key, signal)` gives one, `arrived()` is called when it is here. At most `most` are
+ * kept, those longest unused go first; one that `failed(error)` is asked for again when somebody looks at it later.
+ */
+export class Pieces {
+  constructor(fetch, { arrived, failed, most = Infinity }) {
+    this.fetch = fetch;
+    this.arrived = arrived;
+    this.failed = failed;
+    this.most = most;
+    this.kept = new Map(); // key → the piece; null while it is on its way, or failed
+    this.ending = new AbortController();
+  }
+
+  /** A piece; null while it is fetched. */
+  get(key) {
+    const piece = this.kept.get(key);
+    if (piece === undefined) this.load(key);
+    if (!piece) return null;
+    this.kept.delete(key);
+    this.kept.set(key, piece); // used last
+    return piece;
+  }
+
+  async load(key) {
+    this.kept.set(key, null);
+    const { signal } = this.ending;
+    try {
+      const piece = await this.fetch(key, signal);
+      if (signal.aborted) return;
+      this.kept.set(key, piece);
+      for (const [old, found] of this.kept) if (found && this.kept.size > this.most) this.kept.delete(old);
+      this.arrived();
+    } catch (error) {
+      if (signal.aborted) return;
+      setTimeout(() => signal.aborted || this.kept.delete(key), LATER);
+      this.failed(error);
+    }
+  }
+
+  /** Ends what is under way, and forgets what is here. */
+  close() {
+    this.ending.abort();
+    this.kept.clear();
+    this.ending = new AbortController();
+  }
+}
+
 /** "/api/x" and {b: 1, a: [0, 3]} → "/api/x?a=0,3&b=1": one name for one question. */
 export function keyOf(path, params = {}) {
   const parts = Object.entries(params ?? {})
@@ -23,26 +89,8 @@ export function keyOf(path, params = {}) {
 /** The numbers of an answer: bytes, or floats as Float32. */
 export function decoded(buffer, type) {
   if (type === "uint8") return new Uint8Array(buffer);
-  if (type === "float16") return halves(new Uint16Array(buffer));
+  if (type === "float16") return new Float32Array(new Float16Array(buffer));
   return new Float32Array(buffer);
-}
-
-let table = null;
-
-/** Float16 → Float32 by looking each of the 65,536 up: not every browser has Float16Array. */
-function halves(bits) {
-  if (!table) {
-    table = new Float32Array(65536);
-    for (let i = 0; i < 65536; i++) {
-      const [sign, exponent, fraction] = [i & 0x8000 ? -1 : 1, (i >> 10) & 31, i & 1023];
-      if (exponent === 0) table[i] = sign * 2 ** -24 * fraction;
-      else if (exponent === 31) table[i] = fraction ? NaN : sign * Infinity;
-      else table[i] = sign * 2 ** (exponent - 15) * (1 + fraction / 1024);
-    }
-  }
-  const out = new Float32Array(bits.length);
-  for (let i = 0; i < bits.length; i++) out[i] = table[bits[i]];
-  return out;
 }
 
 const PAUSES = [250, 500, 1000, 2000, 4000]; // milliseconds before a busy server is asked again
@@ -165,7 +213,7 @@ function sayWhenProved(value) {
 async function unpack({ shape, type, peaks, note = "", data }) {
   const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return { data: decoded(await new Response(stream).arrayBuffer(), type), shape, type, peaks, computed: 1, note };
+  return { data: decoded(await new Response(stream).arrayBuffer(), type), shape, type, peaks, note };
 }
 
 /** Some heads, rows and columns of [heads, rows, columns]. */
@@ -182,14 +230,14 @@ function part({ data, shape }, /** @type {QueryParameters} */ { heads, rows, col
       out.set(data.subarray(start + left, start + right), at);
       at += right - left;
     }
-  return { data: out, shape: [chosen.length, bottom - top, right - left], type: "float32", computed: 1, note: "" };
+  return { data: out, shape: [chosen.length, bottom - top, right - left] };
 }
 
 /** A rectangle of one head, pooled. */
 function tile({ data, shape: [, rows, columns] }, params) {
   const rowAt = (i) => data.subarray((params.head * rows + i) * columns, (params.head * rows + i + 1) * columns);
   const cells = pooled(rowAt, rows, columns, params);
-  return { data: cells, shape: [params.height, params.width], type: "float32", computed: 1, note: "" };
+  return { data: cells, shape: [params.height, params.width] };
 }
 
 function span(text, limit) {
@@ -198,57 +246,15 @@ function span(text, limit) {
   return [a === "" ? 0 : Number(a), b === "" ? limit : Math.min(limit, Number(b))];
 }
 
-// A widget whose data is saved with the notebook: what it holds is answered without the kernel.
-
 const PATIENCE = 20_000; // milliseconds after which a kernel that does not answer is taken to be gone
 
-/** Answers from `file` what that holds, and asks `kernel` for the rest. */
-export class SavedSource {
-  /** @param {Source} file @param {Source} kernel */
-  constructor(file, kernel) {
-    this.file = file;
-    this.kernel = kernel;
-  }
-
-  get(path, params, signal) {
-    return this.first("get", path, params, signal);
-  }
-
-  array(path, params, signal) {
-    return this.first("array", path, params, signal);
-  }
-
-  post(path, body, signal) {
-    return within(this.kernel.post(path, body, signal), path);
-  }
-
-  async first(kind, path, params, signal) {
-    try {
-      return await this.file[kind](path, params);
-    } catch {
-      return within(this.kernel[kind](path, params, signal), keyOf(path, params));
-    }
-  }
-
-  close() {
-    this.kernel.close?.();
-  }
-}
-
-/** A promise, or an error where nothing comes of it for a while. */
-function within(promise, what) {
-  const words = `the notebook's kernel does not answer (${what.split("?")[0]}): run the cell again to see this`;
-  let timer = 0;
-  const late = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(new Error(words)), PATIENCE);
-  });
-  return Promise.race([promise, late]).finally(() => clearTimeout(timer));
-}
-
-/** A notebook: the kernel answers messages of an anywidget model, which has `send` and "msg:custom". */
+/** A notebook: the kernel answers messages of an anywidget model, which has `send` and "msg:custom". What was saved with the
+ * notebook, a `file`, is answered without it.
+ */
 export class WidgetSource {
-  constructor(model) {
+  constructor(model, file = /** @type {FileSource | null} */ (null)) {
     this.model = model;
+    this.file = file;
     this.waiting = new Map();
     // One widget may be shown twice, and each view hears the answers to both. No randomUUID: a notebook over plain http
     // has none.
@@ -265,10 +271,13 @@ export class WidgetSource {
   }
 
   async get(path, params, signal) {
-    return (await this.ask("GET", keyOf(path, params), null, signal)).json;
+    const held = this.file && (await this.file.get(path, params).catch(() => null));
+    return held ?? (await this.ask("GET", keyOf(path, params), null, signal)).json;
   }
 
   async array(path, params, signal) {
+    const held = this.file && (await this.file.array(path, params).catch(() => null));
+    if (held) return held;
     const found = await this.ask("GET", keyOf(path, params), null, signal);
     const { shape, type, peaks = [], computed = 1, note = "", buffer } = found;
     const bytes = new Uint8Array(buffer.buffer ?? buffer, buffer.byteOffset ?? 0, buffer.byteLength);
@@ -284,6 +293,8 @@ export class WidgetSource {
     const id = `${this.name}/${this.next++}`;
     return new Promise((resolve, reject) => {
       this.waiting.set(id, { resolve, reject });
+      const words = `the notebook's kernel does not answer (${path.split("?")[0]}): run the cell again to see this`;
+      if (this.file) setTimeout(() => this.waiting.delete(id) && reject(new Error(words)), PATIENCE);
       signal?.addEventListener("abort", () => {
         if (!this.waiting.delete(id)) return;
         this.model.send({ id, method: "CANCEL" });
@@ -296,6 +307,14 @@ export class WidgetSource {
   close() {
     this.model.off("msg:custom", this.hear);
   }
+}
+
+/** A trace, one text of its batch: the last one, where it has fewer. @param {Source} source @returns {Promise<Trace>} */
+export async function fetchTrace(source, id, entry) {
+  const path = `/api/traces/${encodeURIComponent(id)}`;
+  const first = await source.get(path);
+  const own = Math.min(entry, first.batch - 1);
+  return own > 0 ? source.get(path, { entry: own }) : first;
 }
 
 /** The pictures or sounds that ship, as files, for views that would otherwise begin empty; none where the source has none.

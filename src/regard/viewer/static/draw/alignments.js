@@ -1,6 +1,6 @@
 // An alignment: words of the target down, words of the source across, a weight in every cell.
-import { context2d, inks, makeBoard, place, rotatedText, shortened } from "./canvas.js";
-import { exact } from "./elements.js";
+import { inks, makeBoard, place, rotatedText, sheet, shortened } from "./canvas.js";
+import { bounded, exact } from "./elements.js";
 
 const [SMALL, LARGE] = [12, 36]; // pixels of a cell
 const EDGE = { top: 72, right: 30, bottom: 8 };
@@ -25,11 +25,8 @@ export class Alignment {
       if (!step || !this.rows.length) return;
       event.preventDefault();
       const { row, column } = this.lit ?? { row: 0, column: 0 };
-      const within = (x, most) => Math.min(Math.max(x ?? 0, 0), most - 1);
-      const [r, c] = [
-        within((row ?? 0) + step[0], this.rows.length),
-        within((column ?? 0) + step[1], this.columns.length),
-      ];
+      const r = bounded((row ?? 0) + step[0], 0, this.rows.length - 1);
+      const c = bounded((column ?? 0) + step[1], 0, this.columns.length - 1);
       this.point({ row: r, column: c });
       this.context.announce(`${this.rows[r]} looks at ${this.columns[c]}: ${exact(this.weights[r][c])}`);
     });
@@ -133,17 +130,12 @@ export class Alignment {
 
 const [HEIGHT, GAP, PAD] = [24, 4, 6];
 
-/** Shade an element by x, 0 to 1; below a fiftieth it stays plain. */
-export function shade(node, x, palette) {
-  node.style.background = x > 0.02 ? palette.ramp(x) : "";
-  node.style.color = x > 0.02 ? palette.over(x) : "";
-}
-
-/** Shade an element by x, −1 to 1. */
-export function shadeSigned(node, x, palette) {
+/** Shade an element by x, 0 to 1, or −1 to 1 where it is `signed`; below a fiftieth it stays plain. */
+export function shade(node, x, palette, signed = false) {
+  const [fill, over] = signed ? [palette.signed, palette.overSigned] : [palette.ramp, palette.over];
   const plain = Math.abs(x) <= 0.02;
-  node.style.background = plain ? "" : palette.signed(x);
-  node.style.color = plain ? "" : palette.overSigned(x);
+  node.style.background = plain ? "" : fill(x);
+  node.style.color = plain ? "" : over(x);
 }
 
 /** Draw labels in lines no wider than `width`, from (x, y) down; returns the y below the last line. */
@@ -179,9 +171,7 @@ export function within(width, height, ratio) {
 /** Draw into `box` of `pen`. `weights` are h·w numbers, rows first; `image` may be null; `smooth` blends the cells. */
 export function drawOver(pen, box, { image, weights, grid: [rows, columns], smooth, palette }) {
   const most = Math.max(...weights) || 1;
-  const cells = document.createElement("canvas");
-  [cells.width, cells.height] = [columns, rows];
-  const small = context2d(cells);
+  const small = sheet(columns, rows);
   const bytes = small.createImageData(columns, rows);
   weights.forEach((weight, i) => {
     const share = weight / most;
@@ -193,12 +183,11 @@ export function drawOver(pen, box, { image, weights, grid: [rows, columns], smoo
   });
   small.putImageData(bytes, 0, 0);
   const scale = 2;
-  const whole = document.createElement("canvas");
-  [whole.width, whole.height] = [Math.round(box.width * scale), Math.round(box.height * scale)];
-  const brush = context2d(whole);
+  const brush = sheet(Math.round(box.width * scale), Math.round(box.height * scale));
+  const whole = brush.canvas;
   if (image) brush.drawImage(image, 0, 0, whole.width, whole.height);
   brush.imageSmoothingEnabled = Boolean(smooth);
   brush.imageSmoothingQuality = "high";
-  brush.drawImage(cells, 0, 0, whole.width, whole.height);
+  brush.drawImage(small.canvas, 0, 0, whole.width, whole.height);
   pen.drawImage(whole, box.x, box.y, box.width, box.height);
 }

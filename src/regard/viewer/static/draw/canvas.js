@@ -100,6 +100,11 @@ export function shortened(ctx, text, width) {
   return `${text.slice(0, end)}…`;
 }
 
+/** Words at a place. The style stays: fillStyle, font, textAlign, textBaseline. */
+export function write(pen, text, x, y, style = {}) {
+  Object.assign(pen, style).fillText(text, x, y);
+}
+
 /** Text that begins at (x, y) and is turned about that point. */
 export function rotatedText(pen, text, x, y, angle) {
   pen.save();
@@ -107,6 +112,21 @@ export function rotatedText(pen, text, x, y, angle) {
   pen.rotate(angle);
   pen.fillText(text, 0, 0);
   pen.restore();
+}
+
+/** What is drawn within a rectangle only. */
+export function clipped(pen, { x, y, width, height }, draw) {
+  pen.save();
+  pen.beginPath();
+  pen.rect(x, y, width, height);
+  pen.clip();
+  draw();
+  pen.restore();
+}
+
+/** The drawing context of a new canvas. */
+export function sheet(width, height) {
+  return context2d(el("canvas", { width, height }));
 }
 
 /** A picture for export, on a ground of the page's colour. @param {(pen: Pen) => void} draw */

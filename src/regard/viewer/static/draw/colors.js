@@ -4,7 +4,7 @@
 // background on, so they read without colour as well. The twelve colours of heads lie at least 0.085 apart in OKLab for
 // normal vision and for protanopia, deuteranopia and tritanopia (the matrices of Machado et al. 2009), and have a contrast
 // of 3 at least with the page; tests/static/draw/colors.test.js checks both. Heads also have a number and a place.
-import { context2d } from "./canvas.js";
+import { sheet } from "./canvas.js";
 
 const RAMPS = {
   light: ["#ffffff", "#d5e5f1", "#8ebbd9", "#3d7fb6", "#1a4a82", "#0a1f44"],
@@ -155,9 +155,7 @@ export function marks(kind, keys) {
 
 /** A tile as a canvas in the colours of a palette. */
 export function colored(tile, shade, bytes) {
-  const canvas = document.createElement("canvas");
-  [canvas.width, canvas.height] = [tile.width, tile.height];
-  const pen = context2d(canvas);
+  const pen = sheet(tile.width, tile.height);
   const image = pen.createImageData(tile.width, tile.height);
   const { data } = tile;
   for (let i = 0; i < data.length; i++) {
@@ -168,5 +166,5 @@ export function colored(tile, shade, bytes) {
     image.data[4 * i + 3] = 255;
   }
   pen.putImageData(image, 0, 0);
-  return canvas;
+  return pen.canvas;
 }

@@ -27,24 +27,30 @@ export function el(name, ...children) {
 
 const DIRECT = { value: 1, checked: 1, disabled: 1, hidden: 1, selected: 1, htmlFor: 1, tabIndex: 1 };
 
-/** A select with a label: options are [value, text] pairs. */
+/** A select with a label: options are [value, text] pairs, or {title} by value. */
 export function choice(label, options, value, changed, attributes = {}) {
+  const pairs = Array.isArray(options)
+    ? options
+    : Object.entries(options).map(([key, option]) => [key, option.title ?? key]);
   const select = el(
     "select",
     { ...attributes, onchange: () => changed(select.value) },
-    ...options.map(([key, text]) => el("option", { value: key, selected: String(key) === String(value) }, text)),
+    ...pairs.map(([key, text]) => el("option", { value: key, selected: String(key) === String(value) }, text)),
   );
   return el("label.field", el("span", label), select);
 }
 
-/** A row of buttons of which one is pressed: options are [value, text] pairs. */
+/** A row of buttons of which one is pressed: options are by value a text, or {title, about}. */
 export function segments(label, options, value, changed) {
-  const buttons = options.map(([key, text, title]) =>
-    el("button", { title, "aria-pressed": String(key === value), onclick: () => changed(key) }, text),
-  );
+  const buttons = Object.entries(options).map(([key, option]) => {
+    const { title, about = null } = typeof option === "string" ? { title: option } : option;
+    return el("button", { title: about, "data-key": key, onclick: () => changed(key) }, title);
+  });
   const group = el("div.segments", { role: "group", "aria-label": label }, ...buttons);
-  const show = (chosen) =>
-    options.forEach(([key], at) => buttons[at].setAttribute("aria-pressed", String(key === chosen)));
+  const show = (chosen) => {
+    for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.key === chosen));
+  };
+  show(value);
   return Object.assign(group, { show });
 }
 
@@ -80,6 +86,16 @@ export function slider(label, range, value, words, changed, title = "") {
   return Object.assign(field, { show });
 }
 
+/** Fill a box with what `make()` gives, anew only where `stamp` is another: one of its fields may be in use, and keeps the focus. */
+export function refill(box, stamp, make) {
+  if (box.stamp === stamp) return;
+  box.stamp = stamp;
+  const all = () => /** @type {HTMLElement[]} */ ([...box.querySelectorAll("select, button, input")]);
+  const held = all().indexOf(/** @type {HTMLElement} */ (document.activeElement));
+  box.replaceChildren(...make());
+  all()[held]?.focus();
+}
+
 /** A list of `calls`, `changed(id)` when another is chosen. @param {Trace} trace @param {Call} call */
 export function callChoice(trace, call, changed, { calls = trace.calls, label = "Layer" } = {}) {
   const several = new Set(trace.calls.map((one) => one.kind)).size > 1;
@@ -91,6 +107,18 @@ export function callChoice(trace, call, changed, { calls = trace.calls, label = 
 }
 
 // One square per head in its colour: a click turns a head on or off, a double click turns all the others off.
+
+/** The heads of a call that a link turns on; all, where it says nothing. @param {Call} call @param {State} state */
+export function headsOn(call, { heads }) {
+  const all = Array.from({ length: call.heads }, (_, head) => head);
+  return Array.isArray(heads) ? all.filter((head) => heads.includes(head)) : all;
+}
+
+/** Whether the first token is left out. */
+export function sinkTick(changed) {
+  const why = "Leave the first token out: much weight often rests on it for want of a better place (m)";
+  return tick("Hide first token", false, changed, why);
+}
 
 /** `changed(list)` with the heads that are on, or null for all of them; `every` is a button for all, while some are off. */
 export function headButtons(changed) {
@@ -132,23 +160,29 @@ export function headButtons(changed) {
   return Object.assign(group, { show, every });
 }
 
-/** `forward()` goes on by one step and returns whether there was one; `pace` is milliseconds a step. */
+/** A button that plays steps: `place()` is [the step, how many there are], `go(step)` shows one; `pace` is milliseconds a step. */
 export class Player {
-  constructor(button, pace, forward) {
-    this.button = button;
+  constructor(pace, place, go) {
+    this.button = el("button", { onclick: () => this.toggle() }, "Play");
     this.pace = pace;
-    this.forward = forward;
+    this.place = place;
+    this.go = go;
     this.timer = 0;
   }
 
-  get playing() {
-    return this.timer !== 0;
+  /** Play on, at the end from the beginning; or pause. */
+  toggle() {
+    if (this.timer) return this.pause();
+    const [step, count] = this.place();
+    if (count && step === count - 1) this.go(0);
+    this.button.textContent = "Pause";
+    this.timer = setInterval(() => this.forward(), this.pace);
   }
 
-  toggle() {
-    if (this.playing) return this.pause();
-    this.button.textContent = "Pause";
-    this.timer = setInterval(() => this.forward() || this.pause(), this.pace);
+  forward() {
+    const [step, count] = this.place();
+    if (step + 1 < count) this.go(step + 1);
+    else this.pause();
   }
 
   pause() {

@@ -139,19 +139,8 @@ async function neuronAnswer(file, path, { head = 0, query, cols }) {
   const product = k.map((key) => key.map((value, d) => scale * value * q[d]));
   const energy = product.map((terms) => terms.reduce((a, b) => a + b, 0));
   const weight = [...weights.data.subarray(first, last)];
-  return {
-    query,
-    cols: [first, last],
-    q,
-    k,
-    kind: "dot",
-    scale,
-    product,
-    energy,
-    modified: energy,
-    weight,
-    normalizer,
-  };
+  const found = { q, k, product, energy, modified: energy, weight };
+  return { query, cols: [first, last], kind: "dot", scale, normalizer, ...found };
 }
 
 // The models that run in the visitor's browser, and the requests of the HTTP API that they answer.
@@ -244,13 +233,6 @@ class LiveModels {
     if (task === "classify") return classificationTrace(model, title, text);
     return generationTrace(model, title, text, generate, signal);
   }
-
-  /** The likeliest continuation of a text, for tests and pages. */
-  async continued(name, text, count) {
-    const model = await this.model(name);
-    const { written } = await continueText(model, model.target.continued(text), count - 1);
-    return model.target.running(written);
-  }
 }
 
 // A trace made in the browser: what a model attended to while it translated or continued a text, in the form of the API.
@@ -298,16 +280,8 @@ async function classificationTrace(model, title, text) {
   const result = await model.classify(ids, [1, ids.length]);
   if (!result.weights) throw new Error(`${title} gives no word a weight of its own`);
   const sides = { source: labelsOf(model.source.pieces(ids)), target: labelsOf([classOf(model, result).label]) };
-  const weights = result.weights.data.slice();
-  const call = {
-    name: "pooling",
-    layer: 0,
-    kind: "cross",
-    heads: 1,
-    query_side: "target",
-    key_side: "source",
-    weights,
-  };
+  const about = { name: "pooling", layer: 0, kind: "cross", heads: 1, query_side: "target", key_side: "source" };
+  const call = { ...about, weights: result.weights.data.slice() };
   return finished(model, title, text, sides, [call], 0, 0);
 }
 
@@ -359,7 +333,6 @@ function finished(model, title, text, sides, made, prompt, generate) {
   const calls = made.map((call, at) => described(call, at, sides));
   const id = `live-${Math.abs(hash(`${model.name}\n${text}\n${prompt}\n${calls[0].about.queries}`)).toString(16)}`;
   const root = `/api/traces/${id}`;
-  const first = Object.values(sides)[0];
   const part = (name) => Object.fromEntries(Object.entries(sides).map(([side, labels]) => [side, labels[name]]));
   const summary = {
     id,
@@ -372,15 +345,10 @@ function finished(model, title, text, sides, made, prompt, generate) {
   const trace = {
     ...summary,
     batch: 1,
-    entry: 0,
-    tokens: [first.tokens],
-    words: [first.words],
-    special: [first.special],
     sides: part("tokens"),
     side_words: part("words"),
     side_special: part("special"),
     prompt,
-    missed: [],
     made: { model: model.name, text, second: null, generate },
     calls: calls.map(({ about }) => about),
   };
@@ -396,9 +364,6 @@ function finished(model, title, text, sides, made, prompt, generate) {
     arrays[`${root}/calls/${about.id}/weights?entry=0`] = {
       data: weights,
       shape: [about.heads, about.queries, about.keys],
-      type: "float32",
-      computed: 1,
-      note: "",
     };
   for (const pool of ["max", "mean"])
     arrays[`${root}/thumbs?entry=0&pool=${pool}&size=${THUMBNAIL}`] = thumbnails(calls, pool);
@@ -431,13 +396,8 @@ function statistics({ about, weights }, prompt) {
     found.prompt.push(sums.prompt / Math.max(1, queries - prompt));
   }
   const { prompt: shares, ...rest } = found;
-  return {
-    id: about.id,
-    rows: queries,
-    of: queries,
-    ...rest,
-    ...(prompt && prompt < queries ? { prompt: shares } : {}),
-  };
+  const own = prompt && prompt < queries ? { prompt: shares } : {};
+  return { id: about.id, rows: queries, of: queries, ...rest, ...own };
 }
 
 /** Every head of every call as a small map: 255·√(w / peak), and the peaks. */
@@ -446,15 +406,8 @@ function thumbnails(calls, pool) {
     Array.from({ length: heads }, (_, head) => {
       const rowAt = (i) => weights.subarray((head * queries + i) * keys, (head * queries + i + 1) * keys);
       const [height, width] = [queries, keys].map((n) => Math.min(n, THUMBNAIL));
-      const cells = pooled(rowAt, queries, keys, {
-        top: 0,
-        left: 0,
-        bottom: queries,
-        right: keys,
-        height,
-        width,
-        pool,
-      });
+      const whole = { top: 0, left: 0, bottom: queries, right: keys };
+      const cells = pooled(rowAt, queries, keys, { ...whole, height, width, pool });
       const at = (cell, n) => Math.floor((cell * n) / THUMBNAIL); // with fewer tokens than cells they are repeated
       return Float32Array.from(
         { length: THUMBNAIL * THUMBNAIL },
@@ -467,7 +420,7 @@ function thumbnails(calls, pool) {
   maps.forEach((map, at) => {
     map.forEach((w, cell) => (data[at * map.length + cell] = Math.round(255 * Math.sqrt(w / (peaks[at] || 1)))));
   });
-  return { data, shape: [maps.length, THUMBNAIL, THUMBNAIL], type: "uint8", peaks, computed: 1, note: "" };
+  return { data, shape: [maps.length, THUMBNAIL, THUMBNAIL], peaks };
 }
 
 /** The source of the site's page, with onnxruntime-web from beside it, fetched once for all models. */

@@ -1,5 +1,5 @@
 // What is bundled (bundle/page.js): the page of a server or of a single file, and the widget of a notebook.
-import { FileSource, HttpSource, SavedSource, WidgetSource } from "../data/sources.js";
+import { FileSource, HttpSource, WidgetSource } from "../data/sources.js";
 import { start } from "./shell.js";
 
 const SOURCES = {
@@ -13,16 +13,10 @@ if (source) start(place, source(), { page: true });
 /** The widget, as anywidget wants it. */
 export default {
   async render({ model, el: cell }) {
-    const kernel = new WidgetSource(model);
     const saved = model.get?.("saved");
-    const source = saved?.json ? new SavedSource(new FileSource(saved), kernel) : kernel;
     const root = document.createElement("div");
     root.className = "regard-widget";
     cell.append(root);
-    const end = await start(root, source);
-    return () => {
-      end();
-      source.close();
-    };
+    return start(root, new WidgetSource(model, saved?.json ? new FileSource(saved) : null));
   },
 };

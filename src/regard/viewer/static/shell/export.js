@@ -1,5 +1,5 @@
 // Saving what is shown as a file, and copying a link to it.
-import { context2d, inks, onPaper, polyline, shortened, textLines } from "../draw/canvas.js";
+import { inks, onPaper, polyline, sheet, shortened, textLines, write } from "../draw/canvas.js";
 import { el } from "../draw/elements.js";
 
 const LONGEST = 1500; // letters of a text that a link may carry
@@ -8,7 +8,7 @@ const NOTHING = "There is nothing to export yet: this view shows no numbers. Cho
 /** The view's picture in its frame, or null where it shows nothing. */
 export async function figureOf(shell) {
   const picture = await shell.view?.picture?.();
-  if (!picture || !("draw" in picture)) return picture ?? null;
+  if (!picture) return null;
   const { known, trace } = shell;
   const of = known.needs === "trace" ? trace : null;
   const subject = (shell.view.subject?.() ?? []).map((part) => part.replace(/^(layer|head)(?=\d)/, "$1 "));
@@ -39,10 +39,12 @@ export async function exportView(shell, kind, asShown = false) {
     const drawing = async () => {
       const figure = await figureOf(shell);
       if (!figure) throw new Error(NOTHING);
-      if (kind === "csv") return new Blob([csvOf((await shell.view.table?.()) ?? [])], { type: "text/csv" });
       return kind === "svg" ? new Blob([svgOf(figure)], { type: "image/svg+xml" }) : pngOf(figure);
     };
-    save(name, await (asShown || kind === "csv" ? drawing() : shell.theme.onWhite(drawing)));
+    const table = kind === "csv" ? await shell.view?.table?.() : null;
+    if (kind === "csv" && !table) throw new Error(NOTHING);
+    if (table) save(name, new Blob([csvOf(table)], { type: "text/csv" }));
+    else save(name, await (asShown ? drawing() : shell.theme.onWhite(drawing)));
     shell.notice(`Saved ${name}`);
   } catch (error) {
     shell.fail(error);
@@ -126,8 +128,8 @@ function framed(picture, { title, text, legend, root, palette }) {
     picture.draw(pen);
     pen.restore();
     if (legend) drawLegend(pen, legend, top + picture.height + 14, width, colors, palette);
-    Object.assign(pen, { textAlign: "right", fillStyle: colors.soft, font: `11px ${colors.font}` });
-    pen.fillText("regard", width - EDGE, height - 8);
+    const small = { textAlign: "right", fillStyle: colors.soft, font: `11px ${colors.font}` };
+    write(pen, "regard", width - EDGE, height - 8, small);
   });
 }
 
@@ -154,8 +156,7 @@ function drawLegend(pen, legend, y, width, colors, palette) {
       const [x, row] = [EDGE + (at % perLine(width)) * ENTRY, y + LINE * Math.floor(at / perLine(width))];
       pen.fillStyle = color;
       pen.fillRect(x, row - 6, 12, 12);
-      pen.fillStyle = colors.ink;
-      pen.fillText(label, x + 18, row);
+      write(pen, label, x + 18, row, { fillStyle: colors.ink });
     });
     y += LINE * Math.ceil(legend.entries.length / perLine(width));
   }
@@ -168,14 +169,12 @@ function drawLegend(pen, legend, y, width, colors, palette) {
 
 /** Lines as strong as some weights. */
 function drawStrokes(pen, strokes, y, colors) {
-  pen.fillStyle = colors.soft;
-  pen.fillText("a line of weight", EDGE, y);
+  write(pen, "a line of weight", EDGE, y, { fillStyle: colors.soft });
   strokes.forEach(({ label, width, opacity }, at) => {
     const x = EDGE + 100 + 78 * at;
     Object.assign(pen, { strokeStyle: colors.ink, lineWidth: width, globalAlpha: opacity });
     polyline(pen, [x, y, x + 34, y]);
-    Object.assign(pen, { globalAlpha: 1, fillStyle: colors.ink });
-    pen.fillText(label, x + 40, y);
+    write(pen, label, x + 40, y, { globalAlpha: 1, fillStyle: colors.ink });
   });
   return y + LINE;
 }
@@ -187,35 +186,32 @@ function drawRamp(pen, legend, y, colors, palette) {
   }
   Object.assign(pen, { strokeStyle: colors.line, lineWidth: 1 });
   pen.strokeRect(EDGE, y - BAR.height / 2, BAR.width, BAR.height);
-  pen.fillStyle = colors.ink;
-  pen.fillText(legend.from ?? "0", EDGE, y + 16);
-  pen.textAlign = "right";
-  pen.fillText(legend.to ?? "1", EDGE + BAR.width, y + 16);
-  pen.textAlign = "left";
-  pen.fillStyle = colors.soft;
-  pen.fillText(legend.words ?? "", EDGE + BAR.width + 12, y);
+  write(pen, legend.from ?? "0", EDGE, y + 16, { fillStyle: colors.ink });
+  write(pen, legend.to ?? "1", EDGE + BAR.width, y + 16, { textAlign: "right" });
+  write(pen, legend.words ?? "", EDGE + BAR.width + 12, y, { textAlign: "left", fillStyle: colors.soft });
   return y + 2 * LINE;
 }
 
 // What is shown, as a file: SVG, PNG, CSV.
 //
-// A view's `picture()` is {width, height, draw(ctx)}, drawn anew for either kind of file, or {svg} or {canvas}.
+// A view's `picture()` is {width, height, draw(ctx)}, drawn anew for either kind of file.
 
 const SHARP = 2; // pixels of a PNG per pixel of the page
 
-/** SVG text of a picture. */
+/** SVG text of a picture. @param {Picture | null | undefined} picture */
 export function svgOf(picture) {
-  if (picture.svg) return picture.svg;
-  const { width, height, draw } = picture.canvas ? boxed(picture.canvas) : picture;
-  const ctx = new SvgContext(width, height);
-  draw(ctx);
-  return ctx.text();
+  const { width, height, draw } = /** @type {any} */ (picture); // the pen has what our views use
+  const pen = new SvgContext(width, height);
+  draw(pen);
+  return pen.text();
 }
 
 /** A PNG blob of a picture. */
-async function pngOf(picture) {
-  const canvas = picture.canvas ?? (picture.svg ? await painted(picture.svg) : drawn(picture));
-  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+function pngOf({ width, height, draw }) {
+  const pen = sheet(Math.ceil(width * SHARP), Math.ceil(height * SHARP));
+  pen.scale(SHARP, SHARP);
+  draw(pen);
+  return new Promise((resolve) => pen.canvas.toBlob(resolve, "image/png"));
 }
 
 /** Rows of cells → CSV as RFC 4180 has it. A cell that a spreadsheet would run as a formula gets a quote before it. */
@@ -239,28 +235,6 @@ export function save(name, blob) {
   const link = el("a", { href: URL.createObjectURL(blob), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-}
-
-function drawn({ width, height, draw }) {
-  const canvas = el("canvas", { width: Math.ceil(width * SHARP), height: Math.ceil(height * SHARP) });
-  const ctx = context2d(canvas);
-  ctx.scale(SHARP, SHARP);
-  draw(ctx);
-  return canvas;
-}
-
-function boxed(canvas) {
-  const [width, height] = [canvas.width / SHARP, canvas.height / SHARP];
-  return { width, height, draw: (ctx) => ctx.drawImage(canvas, 0, 0, width, height) };
-}
-
-async function painted(svg) {
-  const url = URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" }));
-  const image = new Image();
-  image.src = url;
-  await image.decode();
-  URL.revokeObjectURL(url);
-  return drawn({ width: image.width, height: image.height, draw: (ctx) => ctx.drawImage(image, 0, 0) });
 }
 
 // A drawing context that writes SVG: the part of the canvas's own that our views use, so one `draw(ctx)` is both.
@@ -404,7 +378,7 @@ export class SvgContext {
   }
 
   measureText(text) {
-    ruler ??= context2d(document.createElement("canvas"));
+    ruler ??= sheet(1, 1);
     ruler.font = this.font;
     return ruler.measureText(text);
   }

@@ -46,14 +46,10 @@ export function encode(state) {
 export function decode(text) {
   /** @type {State} */
   const state = {};
-  for (const part of text.replace(/^#/, "").split("&").filter(Boolean)) {
-    const cut = part.indexOf("=");
-    try {
-      const key = decodeURIComponent(part.slice(0, cut));
-      const given = read(decodeURIComponent(part.slice(cut + 1)));
-      const value = given != null && Object.hasOwn(KINDS, key) ? KINDS[key](given) : given;
-      if (value != null) state[key] = value;
-    } catch {}
+  for (const [key, words] of new URLSearchParams(text.replace(/^#/, ""))) {
+    const given = read(words);
+    const value = given != null && Object.hasOwn(KINDS, key) ? KINDS[key](given) : given;
+    if (value != null) state[key] = value;
   }
   return state;
 }

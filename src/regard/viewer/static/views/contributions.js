@@ -1,7 +1,8 @@
 // The switch between "looks at" and "contributes to …", with the answer that is explained: shared by several views.
+import { latest } from "../data/sources.js";
 import { answerName, fetchAnswers, plain, positionLabels, targetOf, whyNot } from "../data/tokens.js";
-import { shadeSigned } from "../draw/alignments.js";
-import { callTable, choice, el, number, proofBadge, segments } from "../draw/elements.js";
+import { shade } from "../draw/alignments.js";
+import { callTable, choice, el, number, proofBadge, refill, segments } from "../draw/elements.js";
 
 const OTHER = "?"; // the option for a word that is not listed
 /** The words between the fields. A model without an output layer has no answer: the similarity of two vectors is explained. */
@@ -9,6 +10,15 @@ const WORDS = {
   similarity: { answer: "to", minus: "minus the similarity to", place: "Similarity of", none: "– (nothing)" },
 };
 const PLAIN = { answer: "The answer", minus: "rather than", place: "at", none: "–" };
+
+/** What colours mean: `changed(on)` with whether they are contributions. */
+function colours(looks, contributes, value, changed) {
+  const options = {
+    looks: { title: "Looks at", about: looks },
+    contributes: { title: "Contributes to …", about: contributes },
+  };
+  return segments("Colours", options, value, (kind) => changed(kind === "contributes"));
+}
 
 export class AnswerChoice {
   /** What the server said of the chosen answer; null while it computes, and where weights are shown.
@@ -29,16 +39,10 @@ export class AnswerChoice {
     this.always = always;
     this.why = whyNot(context);
     this.asked = "";
-    this.ending = new AbortController();
-    const kinds = [
-      ["looks", "Looks at", "Colours are weights: where each head looks"],
-      [
-        "contributes",
-        "Contributes to …",
-        "Colours are contributions: what each key adds to an answer, or takes from it",
-      ],
-    ];
-    this.kinds = segments("Colours", kinds, "looks", (kind) => this.set(kind === "looks" ? null : {}));
+    this.request = latest();
+    const added = "Colours are contributions: what each key adds to an answer, or takes from it";
+    const change = (on) => this.set(on ? {} : null);
+    this.kinds = colours("Colours are weights: where each head looks", added, "looks", change);
     this.fields = el("span.answer-fields");
     this.status = el("span.answer-status", { role: "status" });
     this.proof = contributionProof();
@@ -88,7 +92,7 @@ export class AnswerChoice {
   }
 
   forget() {
-    this.ending.abort();
+    this.request.end();
     this.asked = "";
     this.answers = null;
   }
@@ -96,16 +100,13 @@ export class AnswerChoice {
   async fetch(asked) {
     this.forget();
     this.asked = JSON.stringify(asked);
-    this.ending = new AbortController();
-    const { signal } = this.ending;
     this.error = "";
     this.show();
     try {
-      const answers = await fetchAnswers(this.context, asked, signal);
-      if (signal.aborted) return;
+      const answers = await this.request((signal) => fetchAnswers(this.context, asked, signal));
+      if (!answers) return;
       this.answers = answers;
     } catch (error) {
-      if (signal.aborted || error.name === "AbortError") return;
       this.error = error.message;
     }
     this.show();
@@ -129,17 +130,13 @@ export class AnswerChoice {
       ...(waits ? [el("progress", { "aria-label": "Computing" }), " The model runs forward and backward …"] : []),
       on ? why || this.error || missing : "",
     );
+    if (on && !why && !answers) return; // while it computes, and where it failed, the fields stay
     const stamp = on && answers ? JSON.stringify([answers, this.fixed]) : "";
-    if (stamp === this.stamp) return;
-    if (stamp || !waits) this.stamp = stamp; // while it computes, the fields stay: one of them may be in use
-    if (!on || why) this.fields.replaceChildren();
-    else if (answers) this.showFields(answers);
+    refill(this.fields, stamp, () => (answers && on && !why ? this.fieldsOf(answers) : []));
   }
 
   /** @param {Answers} answers */
-  showFields(answers) {
-    const all = () => /** @type {any[]} */ ([...this.fields.querySelectorAll("select, input")]);
-    const held = all().indexOf(document.activeElement);
+  fieldsOf(answers) {
     const now = targetOf(answers);
     const listed = answers.answers.map(({ id, piece, share, score }) => [
       String(id),
@@ -157,8 +154,7 @@ export class AnswerChoice {
       id === OTHER ? this.askWord("minus_word") : this.set({ ...now, minus: id === "" ? null : Number(id) }),
     );
     answer.lastElementChild?.setAttribute("aria-label", "Answer");
-    this.fields.replaceChildren(...(similar ? [...place, answer, less] : [answer, less, ...place]));
-    all()[held]?.focus();
+    return similar ? [...place, answer, less] : [answer, less, ...place];
   }
 
   /** Where the answer stands, unless the view says it or there is only one place. */
@@ -192,16 +188,16 @@ export class AnswerChoice {
     const asked =
       name === "word" ? { position: now.position, word } : { position: now.position, answer: now.answer, [name]: word };
     try {
-      this.set(targetOf(await fetchAnswers(this.context, asked, this.ending.signal)));
+      const answers = await this.request((signal) => fetchAnswers(this.context, asked, signal));
+      if (answers) this.set(targetOf(answers));
     } catch (error) {
-      if (error.name === "AbortError") return;
       this.error = error.message;
       this.status.replaceChildren(this.error);
     }
   }
 
   close() {
-    this.ending.abort();
+    this.request.end();
   }
 }
 
@@ -212,12 +208,10 @@ const ELSEWHERE =
 export function labelContributions(context, result) {
   if (!result.weights) return [];
   const toward = context.state.get().toward ?? null;
-  const kinds = [
-    ["looks", "Looks at", "Where the classifier looked"],
-    ["contributes", "Contributes to …", "What each word adds to the score of a label, or takes from it"],
-  ];
   const set = (next) => context.state.set({ toward: next });
-  const kind = segments("Colours", kinds, toward ? "contributes" : "looks", (on) => set(on === "looks" ? null : {}));
+  const added = "What each word adds to the score of a label, or takes from it";
+  const change = (on) => set(on ? {} : null);
+  const kind = colours("Where the classifier looked", added, toward ? "contributes" : "looks", change);
   if (!toward) return [kind];
   if (!result.contributions) return [kind, el("p.quietly", result.contributions_missing ?? ELSEWHERE)];
   const labels = Object.keys(result.contributions);
@@ -229,7 +223,7 @@ export function labelContributions(context, result) {
   const most = numbers.reduce((largest, one) => Math.max(largest, Math.abs(one)), 0);
   const spans = result.words.map((word, at) => {
     const span = el("span.token", { title: number(numbers[at]), "data-contribution": numbers[at] }, word);
-    shadeSigned(span, most ? numbers[at] / most : 0, context.palette);
+    shade(span, most ? numbers[at] / most : 0, context.palette, true);
     return span;
   });
   const named = labels.map((one) => [one, one]);
@@ -250,7 +244,7 @@ export function labelContributions(context, result) {
       `Colours from ${number(-most)} (takes from the score) to ${number(most)} (adds to it). `,
       el(
         "span.badge",
-        { "data-kept": String(kept), title: words },
+        { "data-kept": String(kept) },
         `Contributions ${kept ? "" : "do not "}add up · error ${number(result.contribution_error)}`,
       ),
     ),

@@ -1,8 +1,9 @@
 // Generation: a scrubber over the tokens a model wrote, and what each looked at while it was written.
+import { latest } from "../data/sources.js";
 import { callOf, fileParts, gather, plain, sideOf } from "../data/tokens.js";
 import { Links, Rows, STRONGEST } from "../data/weights.js";
-import { drawFlow, shade, shadeSigned } from "../draw/alignments.js";
-import { context2d, inks, makeBoard, onPaper, painter, place } from "../draw/canvas.js";
+import { drawFlow, shade } from "../draw/alignments.js";
+import { inks, makeBoard, onPaper, painter, place as placeOf, sheet, write } from "../draw/canvas.js";
 import {
   barRow,
   bounded,
@@ -10,12 +11,13 @@ import {
   counted,
   el,
   headButtons,
+  headsOn,
   number,
   Player,
   shareRow,
   signBar,
+  sinkTick,
   slider,
-  tick,
 } from "../draw/elements.js";
 import { AnswerChoice } from "./contributions.js";
 
@@ -23,10 +25,6 @@ const PACE = 450; // milliseconds a token while playing
 const CHARTED =
   "One column for each token written, one row for each token it could see, from the first down; " +
   "the largest weight where several share a pixel.";
-const CHARTED_CONTRIBUTIONS =
-  "One column for each token written, with its own scale: contributions to that token. Each takes a backward pass, so " +
-  "a column appears when its token is looked at.";
-
 /** @type {View} */
 export const generation = {
   name: "generation",
@@ -71,12 +69,7 @@ class Generation {
     const { state } = this.context;
     this.callBox = el("span");
     this.buttons = headButtons((chosen) => state.set({ heads: chosen }));
-    this.sink = tick(
-      "Hide first token",
-      false,
-      (on) => state.set({ mute: on ? ["first"] : null }),
-      "Leave the first token out: much weight often rests on it for want of a better place (m)",
-    );
+    this.sink = sinkTick((on) => state.set({ mute: on ? ["first"] : null }));
     this.slider = el("input.scrub", {
       type: "range",
       min: 0,
@@ -84,15 +77,21 @@ class Generation {
       "aria-label": "Token written",
       oninput: () => state.set({ step: Number(this.slider.value) }),
     });
-    this.play = el("button", { onclick: () => this.toggle() }, "Play");
-    this.player = new Player(this.play, PACE, () => this.forward());
+    const place = () => [this.step, this.written.length];
+    this.player = new Player(PACE, place, (step) => state.set({ step }));
     this.now = el("p.now", { role: "status" });
     this.text = el("div.tokens", { role: "group", "aria-label": "What it looked at" });
     this.lookedTitle = el("h2.quietly");
     this.out = el("div.tokens", { role: "group", "aria-label": "What it wrote", "data-arrows": true });
     this.chartBox = el("div.chart");
     this.scale = el("p.quietly.small");
-    this.charted = el("p.quietly.small");
+    this.time = el(
+      "section.over-time",
+      { "aria-label": "Over time" },
+      el("h3.quietly", "Over time"),
+      this.chartBox,
+      el("p.quietly.small", CHARTED),
+    );
     this.strongest = el("div");
     this.next = new NextTokenPanel(context);
     this.aside = el("aside.aside", { "aria-label": "The strongest keys" }, this.strongest, this.next.root);
@@ -104,16 +103,14 @@ class Generation {
     this.chart.node.addEventListener("pointermove", (event) => event.buttons && this.jump(event));
     const reading = el(
       "div.drawing.plain.over-time",
-      el("div.scrubber", this.play, this.slider),
+      el("div.scrubber", this.player.button, this.slider),
       this.now,
       this.lookedTitle,
       this.text,
       this.scale,
       el("h2.quietly", "It wrote"),
       this.out,
-      el("h2.quietly", "Over time"),
-      this.chartBox,
-      this.charted,
+      this.time,
     );
     this.answerChoice = new AnswerChoice(context, () => this.update(this.context.state.get()));
     this.contributions = contributed(this);
@@ -146,18 +143,15 @@ class Generation {
       this.written = written(this.trace, call, this.querySide);
       this.layText();
     }
-    const all = Array.from({ length: call.heads }, (_, i) => i);
-    this.active = Array.isArray(state.heads) ? all.filter((head) => state.heads.includes(head)) : all;
+    this.active = headsOn(call, state);
     this.muted = Array.isArray(state.mute) && state.mute.includes("first");
     this.buttons.show(call.heads, this.active, this.context.palette);
     this.sink.show(this.muted);
     this.step = Math.min(state.step ?? 0, this.written.length - 1);
     this.slider.max = String(this.written.length - 1);
     this.slider.value = String(this.step);
-    this.slider.setAttribute(
-      "aria-valuetext",
-      `${this.step + 1} of ${this.written.length}: ${this.written[this.step].label}`,
-    );
+    const words = `${this.step + 1} of ${this.written.length}: ${this.written[this.step].label}`;
+    this.slider.setAttribute("aria-valuetext", words);
     this.answerChoice.update(call, this.written[this.step].row);
     this.contributions.update();
     this.paint();
@@ -183,7 +177,7 @@ class Generation {
       { key: "ArrowLeft", text: "previous token", run: () => to(this.step - 1) },
       { key: "Home", text: "first token written", run: () => to(0) },
       { key: "End", text: "last token written", run: () => to(this.written.length - 1) },
-      { key: " ", text: "play or pause", run: () => this.toggle() },
+      { key: " ", text: "play or pause", run: () => this.player.toggle() },
       {
         key: "m",
         text: "hide the first token",
@@ -193,20 +187,8 @@ class Generation {
     ];
   }
 
-  toggle() {
-    if (!this.player.playing && this.step === this.written.length - 1) this.context.state.set({ step: 0 });
-    this.player.toggle();
-  }
-
-  /** To the next token; false where there is none. */
-  forward() {
-    if (this.step + 1 >= this.written.length) return false;
-    this.context.state.set({ step: this.step + 1 });
-    return true;
-  }
-
   jump(event) {
-    const step = Math.floor((place(event, this.chart.node).x / this.chart.size.width) * this.written.length);
+    const step = Math.floor((placeOf(event, this.chart.node).x / this.chart.size.width) * this.written.length);
     this.context.state.set({ step: bounded(step, 0, this.written.length - 1) });
   }
 
@@ -214,7 +196,7 @@ class Generation {
 
   /** What the token of one step looked at: the mean over the heads that are on, by label; null while it is fetched. */
   looked(step) {
-    if (this.contributions.on) return this.contributions.of(step);
+    if (this.contributions.on) return this.contributions.sums();
     const out = new Float32Array(this.keySide.labels.length);
     for (const head of this.active) {
       const found = this.links.from(head, this.written[step].row);
@@ -242,7 +224,7 @@ class Generation {
     const signed = this.contributions.on;
     const unread = this.call.kind === "self" ? row + 1 : Infinity;
     this.spans.forEach((span, at) => {
-      (signed ? shadeSigned : shade)(span, this.amount(weights, at + this.first, most), palette);
+      shade(span, this.amount(weights, at + this.first, most), palette, signed);
       span.classList.toggle("unread", this.keySide.groups[at + this.first][0] >= unread);
       span.title = weights ? number(weights[at + this.first]) : "";
     });
@@ -252,7 +234,7 @@ class Generation {
       button.tabIndex = at === this.step ? 0 : -1;
     });
     this.lookedTitle.textContent = signed ? `Contributed to ${this.answerChoice.name}` : "It looked at";
-    this.charted.textContent = signed ? CHARTED_CONTRIBUTIONS : CHARTED;
+    this.time.hidden = signed; // the contributions to each token take a backward pass of their own
     const [what, from] = signed ? ["Sum", number(-most)] : ["Mean", "0"];
     this.scale.textContent = `${what} over ${counted(this.active.length, "head")}; colours from ${from} to ${number(most)} (square-root scale).`;
     this.strongest.replaceChildren(...strongestKeys(this, weights));
@@ -273,7 +255,6 @@ class Generation {
       labels: this.keySide.labels.length,
       now: this.step,
       weightsOf: (step) => this.shown(step),
-      signed: this.contributions.on,
       palette: this.context.palette,
       accent: inks(this.chartBox).accent,
     });
@@ -292,11 +273,11 @@ class Generation {
       .map((label, at) => ({ label, shade: this.amount(weights, at + this.first, most) }));
     const title = signed ? `contributions to ${this.answerChoice.name}` : `${this.written[this.step].label} looked at`;
     const flow = (pen) => drawFlow(pen, items, 20, 48, width - 40, palette, colors, signed);
-    const below = flow(context2d(el("canvas")));
-    return onPaper(width, below + CHART + 30, colors.paper, (pen) => {
-      Object.assign(pen, { fillStyle: colors.ink, font: `600 16px ${colors.font}`, textBaseline: "middle" });
-      pen.fillText(title, 20, 24);
+    const below = flow(sheet(1, 1));
+    return onPaper(width, signed ? below : below + CHART + 30, colors.paper, (pen) => {
+      write(pen, title, 20, 24, { fillStyle: colors.ink, font: `600 16px ${colors.font}`, textBaseline: "middle" });
       flow(pen);
+      if (signed) return;
       pen.translate(20, below + 10);
       this.chartOn(pen, width - 40, CHART);
     });
@@ -360,6 +341,7 @@ class NextTokenPanel {
   constructor(context) {
     this.context = context;
     this.temperature = 1;
+    this.request = latest();
     this.body = el("div");
     const field = slider(
       "Temperature",
@@ -399,27 +381,25 @@ class NextTokenPanel {
   }
 
   async fetch() {
-    this.running?.abort();
-    const control = new AbortController();
-    this.running = control;
     if (!this.next) this.body.replaceChildren(el("p.quietly", "Computing …"));
     try {
       const body = { model: this.model, text: this.text, temperature: this.temperature };
-      const { next } = await this.context.source.post("/api/next", body, control.signal);
-      this.next = next;
-      const rows = next.map(({ piece, share }) => {
+      const found = await this.request((signal) => this.context.source.post("/api/next", body, signal));
+      if (!found) return;
+      this.next = found.next;
+      const rows = this.next.map(({ piece, share }) => {
         const written = plain(piece) === this.chosen;
         return shareRow(written ? el("strong", `${plain(piece)} ✓`) : plain(piece), share);
       });
       this.body.replaceChildren(el("div.bars", ...rows));
     } catch (error) {
-      if (error.name !== "AbortError") this.body.replaceChildren(el("p.quietly", error.message));
+      this.body.replaceChildren(el("p.quietly", error.message));
     }
   }
 
   close() {
     clearTimeout(this.waiting);
-    this.running?.abort();
+    this.request.end();
   }
 }
 
@@ -465,49 +445,41 @@ function promptShare(view, weights) {
   return `At least ${Math.floor(100 * on)} % of the weight is on the prompt: ${known}.`;
 }
 
-// What each key contributed to the token of a step, for the Generation view: of the steps that were looked at.
+// What each key contributed to the token of this step, for the Generation view.
 
 /** `view` has answerChoice, call, context, active (heads), keySide, written and step. */
 function contributed(view) {
   let key = "";
-  /** @type {Map<string, Rows>} */
-  const rows = new Map(); // one for each answer that was looked at: its row of all heads
-  /** @type {Map<number, string>} */
-  const steps = new Map(); // step → the answer that was last looked at there
-
+  /** @type {Rows | null} */
+  let rows = null;
+  const ready = () => {
+    const { target } = view.answerChoice;
+    return Boolean(view.answerChoice.ofCall(view.call)) && target?.position === view.written[view.step].row;
+  };
   const close = () => {
-    for (const one of rows.values()) one.close();
-    rows.clear();
-    steps.clear();
+    rows?.close();
+    rows = null;
   };
   return {
     /** Whether contributions are shown, not weights. */
     get on() {
-      return (
-        view.answerChoice.on && !view.answerChoice.why && Boolean(view.answerChoice.ofCall(view.call) || steps.size)
-      );
+      return view.answerChoice.on && !view.answerChoice.why && Boolean(view.answerChoice.ofCall(view.call) || rows);
     },
     /** The state changed, or an answer has come. */
     update() {
-      if (!view.answerChoice.on || key !== view.call.id) close();
-      key = view.call.id;
-      const { target } = view.answerChoice;
-      if (!target || !view.answerChoice.ofCall(view.call) || target.position !== view.written[view.step].row) return;
-      const name = view.answerChoice.key;
-      steps.set(view.step, name);
-      if (!rows.has(name)) rows.set(name, new Rows(view.context, view.call, 0, () => view.paint(), target));
+      const now = `${view.call.id} ${view.answerChoice.key}`;
+      if (view.answerChoice.on && (now === key || !ready())) return;
+      close();
+      key = now;
+      if (view.answerChoice.on)
+        rows = new Rows(view.context, view.call, 0, () => view.paint(), view.answerChoice.target);
     },
-    /** The sum over the heads that are on, by label; null while it is fetched, and for steps not looked at. */
-    of(step) {
-      const found = rows.get(steps.get(step) ?? "");
-      if (!found) return null;
-      const heads = view.active.map((head) => found.row(head, view.written[step].row));
-      if (heads.includes(null)) return null;
-      return gather(
-        heads.map((head) => /** @type {{data: Float32Array}} */ (head).data),
-        view.keySide.groups,
-        true,
-      );
+    /** The sum over the heads that are on, by label; null while it is fetched. */
+    sums() {
+      const own = ready() ? view.active.map((head) => rows?.row(head, view.written[view.step].row) ?? null) : [null];
+      if (own.includes(null)) return null;
+      const data = own.map((row) => /** @type {{data: Float32Array}} */ (row).data);
+      return gather(data, view.keySide.groups, true);
     },
     close,
   };
@@ -517,27 +489,24 @@ function contributed(view) {
  *
  * @param {Pen} ctx
  * @param {{width: number, height: number, steps: number, labels: number, now: number, weightsOf: (step: number) => Float32Array | null,
- *   palette: Palette, accent: string, signed?: boolean}} chart
+ *   palette: Palette, accent: string}} chart
  */
-function drawChart(ctx, { width, height, steps, labels, now, weightsOf, palette, accent, signed = false }) {
+function drawChart(ctx, { width, height, steps, labels, now, weightsOf, palette, accent }) {
   ctx.fillStyle = palette.ramp(0);
   ctx.fillRect(0, 0, width, height);
   const across = width / steps;
   const bins = Math.min(labels, height);
-  const size = signed ? Math.abs : (weight) => weight;
   for (let step = 0; step < steps; step++) {
     const weights = weightsOf(step);
     if (!weights) continue;
     const most = new Float32Array(bins);
     weights.forEach((weight, at) => {
       const bin = Math.floor((at * bins) / labels);
-      if (size(weight) > size(most[bin])) most[bin] = weight;
+      most[bin] = Math.max(most[bin], weight);
     });
-    const peak = signed ? most.reduce((largest, weight) => Math.max(largest, size(weight)), 0) : 1;
     most.forEach((weight, bin) => {
-      const share = size(weight) / (peak || 1);
-      if (share < 0.001) return;
-      ctx.fillStyle = signed ? palette.signed(Math.sign(weight) * Math.sqrt(share)) : palette.ramp(Math.sqrt(share));
+      if (weight < 0.001) return;
+      ctx.fillStyle = palette.ramp(Math.sqrt(weight));
       ctx.fillRect(step * across, (bin * height) / bins, Math.max(1, across - (across > 6 ? 1 : 0)), height / bins);
     });
   }

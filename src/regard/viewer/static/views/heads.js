@@ -1,7 +1,7 @@
 // Heads: lines between two columns of tokens, one colour per head; of one layer, or of two side by side.
 import { callOf, fileParts, labelAt, layerTitle, sideOf } from "../data/tokens.js";
-import { inks, onPaper } from "../draw/canvas.js";
-import { bounded, callChoice, el, headButtons, number, slider, tick } from "../draw/elements.js";
+import { clipped, inks, onPaper, write } from "../draw/canvas.js";
+import { bounded, callChoice, el, headButtons, number, refill, sinkTick, slider, tick } from "../draw/elements.js";
 import { AnswerChoice } from "./contributions.js";
 import {
   drawLines,
@@ -58,8 +58,6 @@ class Heads {
   pins;
   /** @type {State} */
   state;
-  /** What the heads of all layers do; null until the server has said it. @type {any[] | null} */
-  patterns = null;
 
   constructor(root, context) {
     this.context = context;
@@ -76,7 +74,6 @@ class Heads {
     this.split = el("div.split", this.aside.answer.button, this.aside.root);
     root.append(this.controls.root, this.split);
     this.update(context.state.get());
-    this.aside.findPatterns();
     this.box.scrollTop = bounded(this.state.at, 0, this.querySide.labels.length) * this.row;
   }
 
@@ -343,12 +340,7 @@ function headsControls(state, { mute, compare, openMaps }) {
     (mass) => state.set({ mass: mass >= 1 ? null : mass }),
     "Of each query and head only the strongest links are drawn, until they hold this much of its weight",
   );
-  const sink = tick(
-    "Hide first token",
-    false,
-    (on) => mute("first", on),
-    "Leave the first token out: much weight often rests on it for want of a better place (m)",
-  );
+  const sink = sinkTick((on) => mute("first", on));
   const specialName = el("span");
   const special = tick(specialName, false, (on) => mute("special", on), "Leave special tokens out (s)");
   /** Named by the special tokens of this text; hidden where it has none. */
@@ -370,16 +362,11 @@ function headsControls(state, { mute, compare, openMaps }) {
     "Settings",
   );
   const root = el("div.controls", callBox, comparison, otherBox, fold, more, buttons.every);
-  let known = "";
-  /** The menus of the layer and of a second one; made anew only where `stamp` is another: one of them may be in use. */
+  /** The menus of the layer and of a second one. */
   const showLayers = (stamp, first, second) => {
-    if (stamp === known) return;
-    known = stamp;
-    const held = [callBox, otherBox].find((box) => box.contains(document.activeElement));
-    callBox.replaceChildren(first);
-    otherBox.replaceChildren(...(second ? [second] : []));
+    refill(callBox, stamp, () => [first]);
+    refill(otherBox, stamp, () => (second ? [second] : []));
     otherBox.hidden = !second;
-    held?.querySelector("select")?.focus();
   };
   return { root, more, comparison, showLayers, buttons, mass, sink, showSpecial };
 }
@@ -448,31 +435,20 @@ function headsPicture(panels) {
   const width = scenes.reduce((sum, scene) => sum + scene.width, 0);
   const height = top + Math.max(...scenes.map((scene) => scene.height));
   return onPaper(width, height, paper, (ctx) => {
-    let x = 0;
+    ctx.save();
+    ctx.translate(0, top);
     panels.forEach((panel, at) => {
       const scene = scenes[at];
       const shown = panel.shown(scene);
-      ctx.save();
-      ctx.translate(x, top);
-      ctx.save();
-      ctx.beginPath();
-      ctx.rect(0, 0, scene.width, scene.height);
-      ctx.clip();
-      drawLines(ctx, scene, shown.links);
-      panel.drawTokens(ctx, scene, shown);
-      ctx.restore();
-      if (top) {
-        Object.assign(ctx, {
-          fillStyle: ink,
-          font: `600 14px ${font}`,
-          textAlign: "center",
-          textBaseline: "alphabetic",
-        });
-        ctx.fillText(layerTitle(panel.trace, panel.call), (scene.left + scene.right) / 2, -TITLE / 3);
-      }
-      ctx.restore();
-      x += scene.width;
+      clipped(ctx, { x: 0, y: 0, width: scene.width, height: scene.height }, () => {
+        drawLines(ctx, scene, shown.links);
+        panel.drawTokens(ctx, scene, shown);
+      });
+      const style = { fillStyle: ink, font: `600 14px ${font}`, textAlign: "center", textBaseline: "alphabetic" };
+      if (top) write(ctx, layerTitle(panel.trace, panel.call), (scene.left + scene.right) / 2, -TITLE / 3, style);
+      ctx.translate(scene.width, 0);
     });
+    ctx.restore();
   });
 }
 

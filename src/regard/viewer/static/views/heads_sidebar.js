@@ -1,21 +1,12 @@
 // The words beside the Heads view: what the chosen tokens look at, or what is drawn at all.
 //
 // `panel` is that of one layer.
-import {
-  callPath,
-  gather,
-  isNumbered,
-  layerTitle,
-  patternMeaning,
-  patternSentence,
-  plain,
-  unknownNote,
-} from "../data/tokens.js";
+import { latest } from "../data/sources.js";
+import { callPath, gather, isNumbered, layerTitle, plain, unknownNote } from "../data/tokens.js";
 import { STRONGEST } from "../data/weights.js";
 import { answerLine, barRow, counted, el, headChoice, number, signBar } from "../draw/elements.js";
 
 const LISTED = 8;
-const RESTING = ["first", "sink"]; // patterns of heads that do nothing in particular
 
 /** The tokens the focused ones are linked to, the strongest first; `bring(label)` when one is clicked. */
 function summary(panel, focus, links, bring) {
@@ -177,27 +168,6 @@ function headName(panel) {
   return (head) => (isNumbered(panel.trace) ? `${panel.call.layer}.${head}` : String(head));
 }
 
-/** What the heads of this layer do, where the server found a pattern: the clearest first. */
-function layerFindings(panel) {
-  const name = headName(panel);
-  const own = (panel.view.patterns ?? []).filter(
-    ({ call, head, labels }) => call === panel.call.id && panel.active.includes(head) && labels.length,
-  );
-  const telling = own.filter(({ labels }) => labels.some((label) => !RESTING.includes(label)));
-  const resting = own.filter((head) => !telling.includes(head));
-  const sentences = telling.map(({ head, labels, scores }) => {
-    const label = labels.find((one) => !RESTING.includes(one)) ?? labels[0];
-    return { text: `Head ${name(head)} ${patternSentence(label, scores[label])}.`, meaning: patternMeaning(label) };
-  });
-  const many = resting.length > 1;
-  if (resting.length)
-    sentences.push({
-      text: `${many ? "Heads" : "Head"} ${resting.map(({ head }) => name(head)).join(", ")} ${many ? "rest" : "rests"} on the first token.`,
-      meaning: patternMeaning("sink"),
-    });
-  return sentences;
-}
-
 function measured(panel, side, tokens) {
   const { active } = panel;
   if (panel.rows.signed) return `sum over ${counted(active.length, "head")}; + adds to the score, − takes from it`;
@@ -227,7 +197,6 @@ export function legend(panel, queries, links) {
     el("h2", { title: call.name }, layerTitle(panel.trace, call)),
     el("p.quietly", `${call.kind}-attention, ${counted(call.heads, "head")}, ${call.queries} × ${call.keys}`),
     el("p", `${links.length.toLocaleString("en")} links drawn.${share}`),
-    ...layerFindings(panel).map(({ text, meaning }) => el("p.finding", { title: meaning }, text)),
     ...notes.filter(Boolean).map((words) => el("p", words)),
     ...unknownWords(panel.view),
   ];
@@ -285,7 +254,7 @@ class StrongestHeads {
   constructor(view) {
     this.view = view;
     this.root = el("section.strongest", { "aria-label": "Strongest heads of all layers", hidden: true });
-    this.asking = new AbortController();
+    this.request = latest();
     /** What is listed, for tests. @type {{call: Call, head: number, at: number, weight: number}[]} */
     this.best = [];
   }
@@ -301,25 +270,25 @@ class StrongestHeads {
     const stamp = possible ? JSON.stringify([pin, view.level, view.mutes, view.state.entry, calls[0].id]) : "";
     if (stamp === this.stamp) return;
     this.stamp = stamp;
-    this.asking.abort();
-    this.asking = new AbortController();
+    this.request.end();
     this.best = [];
     this.root.hidden = true;
-    if (possible && (pin.side === "query" || view.call.queries <= WHOLE))
-      this.load(calls, pin, this.asking.signal).catch(() => {}); // a file may hold maps only: nothing is listed
+    if (possible && (pin.side === "query" || view.call.queries <= WHOLE)) this.load(calls, pin).catch(() => {}); // a file may hold maps only: nothing is listed
   }
 
-  async load(calls, pin, signal) {
+  async load(calls, pin) {
     const { view } = this;
     const { querySide, keySide, muted, mutedQueries } = view;
     const group = view.sideOf(pin).groups[pin.at];
     const span = `${group[0]}:${group[group.length - 1] + 1}`;
     const part = pin.side === "query" ? { rows: span } : { cols: span };
     const params = { entry: view.state.entry ?? 0, ...part, type: "float16" };
-    const answers = await Promise.all(
-      calls.map((call) => view.context.source.array(`${callPath(view.trace, call)}/weights`, params, signal)),
+    const { source } = view.context;
+    const paths = calls.map((call) => `${callPath(view.trace, call)}/weights`);
+    const answers = await this.request((signal) =>
+      Promise.all(paths.map((path) => source.array(path, params, signal))),
     );
-    if (signal.aborted) return;
+    if (!answers) return;
     const [others, hidden] = pin.side === "query" ? [keySide.groups, muted] : [querySide.groups, mutedQueries];
     const found = answers.flatMap(({ data, shape: [heads, rows, columns] }, at) =>
       Array.from({ length: heads }, (_, head) => {
@@ -351,7 +320,7 @@ class StrongestHeads {
   }
 
   close() {
-    this.asking.abort();
+    this.request.end();
   }
 }
 
@@ -397,7 +366,7 @@ class WhatIfPanel {
     this.root = el("section.what-if", { "aria-label": "What if" });
     this.head = 0;
     this.result = el("div", { role: "status" });
-    this.running = null;
+    this.request = latest();
   }
 
   /** Whether the model that read this trace can run again. */
@@ -445,18 +414,14 @@ class WhatIfPanel {
   }
 
   async run(change) {
-    this.running?.abort();
-    const control = new AbortController();
-    this.running = control;
     const { trace, context } = this.view;
     this.result.replaceChildren(el("p.quietly", "Running the model twice …"));
     try {
       const body = { model: trace.made.model, text: trace.made.text, ...change };
-      const answer = await context.source.post("/api/what-if", body, control.signal);
-      this.result.replaceChildren(...this.report(answer));
-      this.answer = answer;
+      const answer = await this.request((signal) => context.source.post("/api/what-if", body, signal));
+      if (answer) this.result.replaceChildren(...this.report(answer));
     } catch (error) {
-      if (error.name !== "AbortError") this.result.replaceChildren(el("p.problem", error.message));
+      this.result.replaceChildren(el("p.problem", error.message));
     }
   }
 
@@ -494,7 +459,7 @@ class WhatIfPanel {
   }
 
   close() {
-    this.running?.abort();
+    this.request.end();
   }
 }
 
@@ -549,7 +514,6 @@ export class HeadsAside {
       this.whatIf.root,
     );
     this.answer = answerLine(this.root);
-    this.ending = new AbortController();
   }
 
   /** The state changed. */
@@ -557,20 +521,6 @@ export class HeadsAside {
     this.listed = null;
     this.strongest.show();
     this.whatIf.show();
-  }
-
-  /** What the heads do, by the server's definitions: said in words where no token is chosen. */
-  async findPatterns() {
-    const { context, trace, state } = this.view;
-    const path = `/api/traces/${encodeURIComponent(trace.id)}/patterns`;
-    try {
-      const { heads } = await context.source.get(path, { entry: state.entry ?? 0 }, this.ending.signal);
-      this.view.patterns = heads;
-      this.listed = null;
-      this.view.paint();
-    } catch {
-      // A file may hold none, and a long text takes too long: the page then says nothing about patterns.
-    }
   }
 
   /** The words for what the panels drew; nothing where that is what is there already. */
@@ -617,7 +567,6 @@ export class HeadsAside {
   }
 
   close() {
-    this.ending.abort();
     this.strongest.close();
     this.whatIf.close();
   }

@@ -2,9 +2,10 @@
 //
 // POST /api/inside answers {tokens, layers, heads, width, matrices: {name: rows}, steps: [{title, text, shows | product}],
 // next?: [{piece, share}]}; a masked entry is null.
+import { latest } from "../data/sources.js";
 import { plain } from "../data/tokens.js";
-import { inks, makeBoard, onPaper, place, shortened } from "../draw/canvas.js";
-import { bounded, choice, el, exact, headChoice, number, Player } from "../draw/elements.js";
+import { inks, makeBoard, onPaper, place as placeOf, rotatedText, shortened } from "../draw/canvas.js";
+import { bounded, choice, el, exact, headChoice, number, Player, refill } from "../draw/elements.js";
 
 /** @type {View} */
 export const inside = {
@@ -34,6 +35,7 @@ class Inside {
     this.context = context;
     this.models = models;
     this.answer = null;
+    this.request = latest();
     this.asked = "";
     this.hover = null;
     this.begun = 0;
@@ -53,26 +55,32 @@ class Inside {
       this.input.readOnly = true;
       this.input.title = "A text that was prepared. For one of your own, install regard and run: regard view";
     }
-    this.chosers = el("span.samples");
-    this.controls = el("div.controls", this.input, this.chosers);
-    this.play = el("button", { onclick: () => this.toggle() }, "Play");
-    this.player = new Player(this.play, PACE, () => this.forward());
+    this.choosers = el("span.samples");
+    this.controls = el("div.controls", this.input, this.choosers);
+    const place = () => [this.step, this.answer?.steps.length ?? 0];
+    this.player = new Player(PACE, place, (step) => this.go(step));
     this.list = el("div.inside-steps", { role: "group", "aria-label": "Steps", "data-arrows": true });
     this.text = el("p.inside-text", { role: "status" });
     this.stage = el("div.drawing");
     this.reading = el("p.footer");
-    root.append(this.controls, el("div.inside-line", this.play, this.list), this.text, this.stage, this.reading);
+    root.append(
+      this.controls,
+      el("div.inside-line", this.player.button, this.list),
+      this.text,
+      this.stage,
+      this.reading,
+    );
     const label = "The matrices of this step: point at a number to read it";
     this.board = makeBoard(this.stage, { role: "img", "aria-label": label }, (pen, width, height) =>
       this.draw(pen, width, height),
     );
-    this.board.node.addEventListener("pointermove", (event) => this.point(place(event, this.board.node)));
-    this.board.node.addEventListener("pointerdown", (event) => this.point(place(event, this.board.node)));
+    this.board.node.addEventListener("pointermove", (event) => this.point(placeOf(event, this.board.node)));
+    this.board.node.addEventListener("pointerdown", (event) => this.point(placeOf(event, this.board.node)));
     this.board.node.addEventListener("pointerleave", () => this.point(null));
     this.keys = [
       { key: "ArrowRight", text: "next step", run: () => this.go(this.step + 1) },
       { key: "ArrowLeft", text: "previous step", run: () => this.go(this.step - 1) },
-      { key: " ", text: "play or pause", run: () => this.toggle() },
+      { key: " ", text: "play or pause", run: () => this.player.toggle() },
     ];
     this.update();
   }
@@ -109,18 +117,6 @@ class Inside {
     this.context.announce(`${this.answer.steps[this.step].title}: ${this.answer.steps[this.step].text}`);
   }
 
-  toggle() {
-    if (!this.player.playing && this.answer && this.step === this.answer.steps.length - 1) this.go(0);
-    this.player.toggle();
-  }
-
-  /** To the next step; false where there is none. */
-  forward() {
-    if (!this.answer || this.step >= this.answer.steps.length - 1) return false;
-    this.go(this.step + 1);
-    return true;
-  }
-
   update() {
     const { model, text, layer, head } = this.settings;
     if (document.activeElement !== this.input) this.input.value = text;
@@ -133,12 +129,11 @@ class Inside {
   }
 
   async ask(body) {
-    this.running?.abort();
-    const running = new AbortController();
-    this.running = running;
     this.text.textContent = "Computing …";
     try {
-      this.answer = await this.context.source.post("/api/inside", body, running.signal);
+      const answer = await this.request((signal) => this.context.source.post("/api/inside", body, signal));
+      if (!answer) return;
+      this.answer = answer;
       this.sizes = Object.fromEntries(
         Object.entries(this.answer.matrices).map(([name, rows]) => [name, [rows.length, rows[0].length]]),
       );
@@ -151,7 +146,7 @@ class Inside {
       this.begun = performance.now();
       this.show();
     } catch (error) {
-      if (error.name !== "AbortError") this.text.textContent = error.message;
+      this.text.textContent = error.message;
     }
   }
 
@@ -160,14 +155,11 @@ class Inside {
     const numbers = (count) => Array.from({ length: count }, (_, i) => [i, String(i)]);
     const names = this.models.map((one) => [one.name, one.title]);
     const stamp = JSON.stringify([model.name, layer, head, this.answer?.heads]);
-    if (stamp !== this.controlled) {
-      this.controlled = stamp;
-      this.chosers.replaceChildren(
-        choice("Model", names, model.name, (name) => this.set({ model: name, layer: 0, head: 0 })),
-        choice("Layer", numbers(model.layers), layer, (value) => this.set({ layer: Number(value) })),
-        headChoice(this.answer?.heads ?? head + 1, head, (value) => this.set({ head: value })),
-      );
-    }
+    refill(this.choosers, stamp, () => [
+      choice("Model", names, model.name, (name) => this.set({ model: name, layer: 0, head: 0 })),
+      choice("Layer", numbers(model.layers), layer, (value) => this.set({ layer: Number(value) })),
+      headChoice(this.answer?.heads ?? head + 1, head, (value) => this.set({ head: value })),
+    ]);
     if (!this.answer) return;
     const step = this.answer.steps[this.step];
     this.list.replaceChildren(
@@ -283,7 +275,7 @@ class Inside {
 
   destroy() {
     this.player.pause();
-    this.running?.abort();
+    this.request.end();
     this.board.close();
   }
 }
@@ -317,7 +309,7 @@ function hasTokenColumns(name) {
  * @returns {{boxes: Box[], width: number, height: number}}
  */
 export function laidOut(step, sizes, letters, width, height) {
-  const room = { side: bound(LETTER * letters + 10, LABEL[0], LABEL[1]), top: letters > 1 ? SLANTED : UPRIGHT };
+  const room = { side: bounded(LETTER * letters + 10, LABEL[0], LABEL[1]), top: letters > 1 ? SLANTED : UPRIGHT };
   const layout = step.product ? productLayout : rowLayout;
   return layout(step.product ?? step.shows, sizes, room, width, height);
 }
@@ -327,8 +319,8 @@ function productLayout([left, right, result], sizes, { side, top: above }, width
   const [rows, inner] = sizes[left];
   const columns = sizes[right][1];
   const top = TITLE + (hasTokenColumns(right) ? above : 0);
-  const w = bound((width - 2 * side - GAP) / (inner + columns), 3, LARGEST);
-  const h = bound((height - top - TITLE - GAP) / (inner + rows), 3, LARGEST);
+  const w = bounded((width - 2 * side - GAP) / (inner + columns), 3, LARGEST);
+  const h = bounded((height - top - TITLE - GAP) / (inner + rows), 3, LARGEST);
   const [x, y] = [side + inner * w + GAP, top + inner * h + GAP];
   const room = { side, top: 0 };
   const boxes = [
@@ -346,15 +338,15 @@ function rowLayout(names, sizes, { side, top: above }, width, height) {
   const gaps = (names.length - 1) * GAP;
   const top = TITLE + (names.some(hasTokenColumns) && !stacked ? above : 0);
   const w = stacked
-    ? bound((width - side - 8) / most(1), 1.5, LARGEST)
-    : bound((width - names.length * side - gaps) / all(1), 3, LARGEST);
+    ? bounded((width - side - 8) / most(1), 1.5, LARGEST)
+    : bounded((width - names.length * side - gaps) / all(1), 3, LARGEST);
   const h = stacked
-    ? bound((height - names.length * TITLE - gaps) / all(0), 4, LARGEST)
-    : bound((height - top - 8) / most(0), 4, LARGEST);
+    ? bounded((height - names.length * TITLE - gaps) / all(0), 4, LARGEST)
+    : bounded((height - top - 8) / most(0), 4, LARGEST);
   let [x, y] = [side, top];
   const boxes = names.map((name) => {
     const [rows, columns] = sizes[name];
-    const own = stacked ? bound((width - side - 8) / columns, 1.5, LARGEST) : w;
+    const own = stacked ? bounded((width - side - 8) / columns, 1.5, LARGEST) : w;
     const room = { side, top: hasTokenColumns(name) ? top - TITLE : 0 };
     const box = { name, rows, columns, x, y, cell: [own, h], role: "", room };
     if (stacked) y += rows * h + GAP;
@@ -388,10 +380,6 @@ function litIn(box, { box: own, row, column }) {
     "right left": { column: row },
   };
   return parts[pair] ?? {};
-}
-
-function bound(x, least, most) {
-  return Math.max(least, Math.min(most, x));
 }
 
 const RAMPS = ["W"]; // matrices of weights; the others have signs
@@ -452,11 +440,7 @@ function drawColumns(pen, box, tokens, colors) {
   }
   pen.textAlign = "left";
   labels.forEach((label, c) => {
-    pen.save();
-    pen.translate(box.x + (c + 0.5) * w, box.y - 4);
-    pen.rotate(-Math.PI / 3);
-    pen.fillText(shortened(pen, label, box.room.top), 0, 0);
-    pen.restore();
+    rotatedText(pen, shortened(pen, label, box.room.top), box.x + (c + 0.5) * w, box.y - 4, -Math.PI / 3);
   });
 }
 

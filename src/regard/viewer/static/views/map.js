@@ -1,7 +1,8 @@
 // Map: the whole matrix of one head, from all of it down to single weights with their tokens; two heads in step.
-import { levelAt, Tiles, WordTiles } from "../data/tiles.js";
-import { callOf, callPath, chosenQuery, fileParts, isNumbered, labelAt, ownName, sideOf } from "../data/tokens.js";
-import { inks, makeBoard, onPaper, place } from "../draw/canvas.js";
+import { fetchTrace } from "../data/sources.js";
+import { levelAt, Tiles, wordSource } from "../data/tiles.js";
+import { callOf, callPath, chosenQuery, fileParts, labelAt, layerTitle, sideOf } from "../data/tokens.js";
+import { clipped, inks, makeBoard, onPaper, painter, place, write } from "../draw/canvas.js";
 import { least, marks, SHADES, shader } from "../draw/colors.js";
 import {
   answerLine,
@@ -12,6 +13,7 @@ import {
   exact,
   headChoice,
   number,
+  refill,
   segments,
   tick,
 } from "../draw/elements.js";
@@ -53,6 +55,7 @@ class MapView {
 
   constructor(root, context) {
     this.context = context;
+    this.redraw = painter(() => this.draw());
     this.cross = null;
     this.panels = [];
     this.shown = [];
@@ -118,10 +121,7 @@ class MapView {
     if (!id || id === trace.id || this.others.has(key)) return;
     this.others.set(key, null);
     try {
-      const path = `/api/traces/${encodeURIComponent(id)}`;
-      const first = await source.get(path); // says how many texts it has: maybe fewer than the other
-      const own = Math.min(entry, first.batch - 1);
-      this.others.set(key, own > 0 ? await source.get(path, { entry: own }) : first);
+      this.others.set(key, await fetchTrace(source, id, entry)); // it may have fewer texts
     } catch (error) {
       fail(error);
       this.set({ other: null });
@@ -146,9 +146,9 @@ class MapView {
   show(at) {
     const { trace, call, head, entry } = this.shownTarget(at);
     const [title, stage] = /** @type {HTMLElement[]} */ ([...this.columns[at].children]);
-    const own = `${isNumbered(trace) ? `Layer ${call.layer}` : ownName(trace, call)} · head ${head}`;
+    const name = `${layerTitle(trace, call)} · head ${head}`;
     title.title = call.name;
-    title.textContent = trace === this.context.trace ? own : `${trace.title} · ${own}`;
+    title.textContent = trace === this.context.trace ? name : `${trace.title} · ${name}`;
     if (!this.panels[at]) {
       stage.replaceChildren();
       this.panels[at] = new MapPanel(stage, () => ({ ...this.look(), peak: this.look().peak(at) }));
@@ -164,14 +164,13 @@ class MapView {
     this.shown[at] = key;
     const [query, side] = ["query", "key"].map((which) => sideOf(trace, call, which, words ? "word" : "token"));
     const path = callPath(trace, call);
-    const asked = target
-      ? [this.context.source, `${path}/contributions`, call, { head, pool, ...target }]
-      : [this.context.source, path, call, { head, entry, pool }];
-    const redraw = () => this.redraw();
-    panel.show(words ? new WordTiles(...asked, { query, key: side }, redraw) : new Tiles(...asked, redraw), {
-      query,
-      key: side,
-    });
+    const params = { head, pool, ...(target ?? { entry }) };
+    const root = target ? `${path}/contributions` : path;
+    const { source } = this.context;
+    const sides = { query, key: side };
+    const between = { queries: query.labels.length, keys: side.labels.length };
+    const own = words ? wordSource(source, root, params, call.keys, sides) : source;
+    panel.show(new Tiles(own, root, words ? between : call, params, this.redraw), sides);
   }
 
   /** What the server said of the contributions of the call of a map; null where its weights are shown. */
@@ -224,14 +223,9 @@ class MapView {
     return Math.min(levelAt(camera.scale), this.panels[0].tiles.top);
   }
 
-  redraw() {
-    if (this.drawing || this.closed) return;
-    this.drawing = requestAnimationFrame(() => {
-      this.drawing = 0;
-      if (this.closed) return;
-      for (const panel of this.panels) panel.board.ask();
-      this.aside.draw();
-    });
+  draw() {
+    for (const panel of this.panels) panel.board.ask();
+    this.aside.draw();
   }
 
   // What one does
@@ -308,39 +302,28 @@ class MapView {
     const { ink, paper, font } = inks(this.controls.root);
     const [width, height] = [sizes.reduce((sum, size) => sum + size.width, 0), sizes[0].height + 44];
     const { titles } = this.look();
-    const draw = (pen) => {
-      let x = 0;
+    return onPaper(width, height, paper, (pen) => {
+      pen.save();
+      pen.translate(0, 20);
       this.panels.forEach((panel, at) => {
-        pen.save();
-        pen.translate(x, 20);
         panel.picture(pen);
-        Object.assign(pen, { fillStyle: ink, font: `600 13px ${font}`, textAlign: "left" });
-        pen.fillText(titles[at], 16, 0);
-        pen.restore();
-        x += sizes[at].width;
+        write(pen, titles[at], 16, 0, { fillStyle: ink, font: `600 13px ${font}`, textAlign: "left" });
+        pen.translate(sizes[at].width, 0);
       });
-      Object.assign(pen, { fillStyle: ink, font: `12px ${font}`, textAlign: "left" });
-      pen.fillText(this.aside.caption.textContent, 16, height - 10);
-    };
-    return onPaper(width, height, paper, draw);
+      pen.restore();
+      const style = { fillStyle: ink, font: `12px ${font}`, textAlign: "left" };
+      write(pen, this.aside.caption.textContent, 16, height - 10, style);
+    });
   }
 
   legend() {
     const { shade } = this.settings;
     const peak = this.contributions(0)?.peak;
-    if (peak)
-      return {
-        signed: true,
-        from: `−${number(peak)}`,
-        to: number(peak),
-        words: `contribution to ${this.answerChoice.name}`,
-      };
+    const words = `contribution to ${this.answerChoice.name}`;
+    if (peak) return { signed: true, from: `−${number(peak)}`, to: number(peak), words };
     const from = shade === "log" ? `≤ ${number(least(this.shownTarget(0).call.keys))}` : "0";
-    return {
-      from,
-      to: "1",
-      words: `weight, ${{ log: "logarithmic", root: "square-root", linear: "linear" }[shade]} scale`,
-    };
+    const scale = { log: "logarithmic", root: "square-root", linear: "linear" }[shade];
+    return { from, to: "1", words: `weight, ${scale} scale` };
   }
 
   /** The cells in sight, of every map shown. */
@@ -349,15 +332,13 @@ class MapView {
     const cell = 2 ** level;
     const inSight = (from, to, most) => {
       const start = Math.max(0, Math.floor(from / cell)) * cell;
-      return Array.from(
-        { length: Math.max(0, Math.ceil((Math.min(to, most) - start) / cell)) },
-        (_, i) => start + i * cell,
-      );
+      const count = Math.max(0, Math.ceil((Math.min(to, most) - start) / cell));
+      return Array.from({ length: count }, (_, i) => start + i * cell);
     };
     const name = (tokens, i) => `${i} ${tokens[i]}`;
     return this.panels.flatMap((panel, at) => {
-      const { area, call, sides } = panel;
-      const [from, to] = [panel.under(area.x, area.y), panel.under(area.x + area.width, area.y + area.height)];
+      const { call, sides } = panel;
+      const [from, to] = panel.sight;
       const columns = inSight(from.column, to.column, call.keys);
       const rows = inSight(from.row, to.row, call.queries);
       return [
@@ -401,7 +382,7 @@ class MapView {
 
   destroy() {
     this.closed = true;
-    cancelAnimationFrame(this.drawing);
+    this.redraw.cancel();
     this.camera.close();
     this.answerChoice.close();
     for (const panel of this.panels) panel.close();
@@ -409,10 +390,10 @@ class MapView {
   }
 }
 
-const POOLINGS = [
-  ["max", "Largest", "a cell shows the largest of its weights"],
-  ["mean", "Mean", "a cell shows the mean of its weights"],
-];
+const POOLINGS = {
+  max: { title: "Largest", about: "a cell shows the largest of its weights" },
+  mean: { title: "Mean", about: "a cell shows the mean of its weights" },
+};
 
 class MapControls {
   /** `view` is the Map view. */
@@ -432,21 +413,16 @@ class MapControls {
     const { pool, shade, other } = view.settings;
     const { call, head } = view.context.state.get();
     const stamp = JSON.stringify([pool, shade, other, call, head, view.panels.length]);
-    if (stamp === this.stamp) return; // made anew only where something changed: one of them may be in use
-    this.stamp = stamp;
-    const all = () => /** @type {any[]} */ ([...this.root.querySelectorAll("select, button, input")]);
-    const held = all().indexOf(document.activeElement);
     const set = (name) => (value) => view.set({ [name]: value });
-    this.root.replaceChildren(
+    refill(this.root, stamp, () => [
       ...this.choosers(0),
       labelled("Cells show the", segments("Pooling", POOLINGS, pool, set("pool"))),
-      labelled("Colour scale", segments("Shade", Object.entries(SHADES), shade, set("shade"))),
+      labelled("Colour scale", segments("Shade", SHADES, shade, set("shade"))),
       el("button", { onclick: () => view.camera.showAll() }, "Show all"),
       this.finder,
       tick("Compare", Boolean(other), (on) => view.compare(on), "a second head or model, moved in step (c)"),
       ...(other ? [el("span.map-with", el("span.joining", "with"), ...this.choosers(1))] : []),
-    );
-    all()[held]?.focus();
+    ]);
   }
 
   /** Which layer and head the first or the second map shows; of the second also which trace. */
@@ -628,27 +604,15 @@ class MapAside {
       pen.fillRect(x, 0, 1, 10);
     }
     Object.assign(pen, { fillStyle: soft, font: `11px ${font}` });
-    if (most) {
-      const ends = [
-        ["left", 0, number(-most)],
-        ["center", width / 2, "0"],
-        ["right", width, number(most)],
-      ];
-      for (const [align, x, text] of ends) {
-        pen.textAlign = align;
-        pen.fillText(text, x, 24);
-      }
-      return;
-    }
     const scale = shader(shade, keys);
-    for (const weight of marks(shade, keys)) {
-      const x = scale(weight) * width;
-      pen.textAlign = x > width - 14 ? "right" : x < 14 ? "left" : "center";
-      pen.fillText(
-        weight === 0 || weight >= 0.01 ? String(weight) : weight.toExponential(0).replace("e-", "e−"),
-        x,
-        24,
-      );
+    const short = (weight) =>
+      weight === 0 || weight >= 0.01 ? String(weight) : weight.toExponential(0).replace("e-", "e−");
+    const named = most
+      ? [-1, 0, 1].map((sign) => [(sign + 1) / 2, number(sign * most)])
+      : marks(shade, keys).map((weight) => [scale(weight), short(weight)]);
+    for (const [place, text] of named) {
+      const x = place * width;
+      write(pen, text, x, 24, { textAlign: x > width - 14 ? "right" : x < 14 ? "left" : "center" });
     }
   }
 
@@ -661,18 +625,14 @@ class MapAside {
     const tile = panel.tiles.find(panel.tiles.top, 0, 0);
     if (tile?.data) {
       const cell = 2 ** panel.tiles.top;
-      pen.save();
-      pen.beginPath();
-      pen.rect(0, 0, keys * scale, queries * scale);
-      pen.clip();
-      pen.imageSmoothingEnabled = cell * scale < 1;
-      pen.drawImage(panel.image(tile), 0, 0, tile.width * cell * scale, tile.height * cell * scale);
-      pen.restore();
+      clipped(pen, { x: 0, y: 0, width: keys * scale, height: queries * scale }, () => {
+        pen.imageSmoothingEnabled = cell * scale < 1;
+        pen.drawImage(panel.image(tile), 0, 0, tile.width * cell * scale, tile.height * cell * scale);
+      });
     }
     pen.strokeStyle = line;
     pen.strokeRect(0.5, 0.5, keys * scale - 1, queries * scale - 1);
-    const { area } = panel;
-    const [from, to] = [panel.under(area.x, area.y), panel.under(area.x + area.width, area.y + area.height)];
+    const [from, to] = panel.sight;
     const [x0, y0] = [Math.max(0, from.column) * scale, Math.max(0, from.row) * scale];
     const [x1, y1] = [Math.min(keys, to.column) * scale, Math.min(queries, to.row) * scale];
     Object.assign(pen, { strokeStyle: accent, lineWidth: 2 });

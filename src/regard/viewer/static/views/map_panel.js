@@ -1,7 +1,7 @@
 // One head as a map: tiles under a camera, tokens on the axes, a cross where one looks.
 import { TILE_SIDE } from "../data/constants.js";
 import { levelAt } from "../data/tiles.js";
-import { context2d, inks, makeBoard, place, rotatedText, roundStep } from "../draw/canvas.js";
+import { clipped, inks, makeBoard, place, polyline, rotatedText, roundStep, sheet } from "../draw/canvas.js";
 import { colored, shader, signedShader } from "../draw/colors.js";
 
 const GUTTER = { left: 118, top: 92, right: 14, bottom: 12 };
@@ -54,6 +54,12 @@ export class MapPanel {
     return { column: x + across / (scale * stretch), row: y + down / scale };
   }
 
+  /** The places in the corners of the window. */
+  get sight() {
+    const { x, y, width, height } = this.area;
+    return [this.under(x, y), this.under(x + width, y + height)];
+  }
+
   /** What is drawn at a place: {row, column, value, cell: [rows, columns]} of the cell there, or null. */
   read(place) {
     const [row, column] = [Math.floor(place.row), Math.floor(place.column)];
@@ -90,14 +96,11 @@ export class MapPanel {
     const area = this.area;
     const [left, top] = this.at(0, chosen);
     const [right, bottom] = this.at(this.call.keys, chosen + 1);
-    pen.save();
-    pen.beginPath();
-    pen.rect(area.x - 6, area.y, area.width + 6, area.height);
-    pen.clip();
-    Object.assign(pen, { strokeStyle: accent, fillStyle: accent, lineWidth: 1.5 });
-    pen.strokeRect(left - 1, top - 0.5, right - left + 2, Math.max(2, bottom - top));
-    pen.fillRect(area.x - 6, top, 3, Math.max(2, bottom - top));
-    pen.restore();
+    clipped(pen, { ...area, x: area.x - 6, width: area.width + 6 }, () => {
+      Object.assign(pen, { strokeStyle: accent, fillStyle: accent, lineWidth: 1.5 });
+      pen.strokeRect(left - 1, top - 0.5, right - left + 2, Math.max(2, bottom - top));
+      pen.fillRect(area.x - 6, top, 3, Math.max(2, bottom - top));
+    });
   }
 
   /** The tiles, clipped to where the matrix is; `x`, `y` is the corner of the page on `pen`. */
@@ -106,7 +109,7 @@ export class MapPanel {
     const { camera } = this.look();
     const level = Math.min(levelAt(camera.scale), this.tiles.top);
     const reach = TILE_SIDE * 2 ** level;
-    const [first, last] = [this.under(area.x, area.y), this.under(area.x + area.width, area.y + area.height)];
+    const [first, last] = this.sight;
     const rows = span(first.row, last.row, this.call.queries, reach);
     const columns = span(first.column, last.column, this.call.keys, reach);
     const middle = [camera.y / reach - 0.5, camera.x / reach - 0.5];
@@ -115,19 +118,16 @@ export class MapPanel {
       (a, b) => Math.hypot(a[1] - middle[0], a[2] - middle[1]) - Math.hypot(b[1] - middle[0], b[2] - middle[1]),
     );
     this.tiles.want([[this.tiles.top, 0, 0], ...list.filter((at) => at[0] !== this.tiles.top)]);
-    pen.save();
-    pen.translate(-x, -y);
-    pen.beginPath();
-    pen.rect(area.x, area.y, area.width, area.height);
-    pen.clip();
     const [left, top] = this.at(0, 0);
     const [right, bottom] = this.at(this.call.keys, this.call.queries);
-    pen.beginPath();
-    pen.rect(left, top, right - left, bottom - top);
-    pen.clip();
-    pen.imageSmoothingEnabled = false;
-    for (const at of list) this.paint(pen, ...at);
-    pen.restore();
+    pen.translate(-x, -y);
+    clipped(pen, area, () =>
+      clipped(pen, { x: left, y: top, width: right - left, height: bottom - top }, () => {
+        pen.imageSmoothingEnabled = false;
+        for (const at of list) this.paint(pen, ...at);
+      }),
+    );
+    pen.translate(x, y);
   }
 
   /** One tile, or the part of a coarser one that stands in for it until it is here. */
@@ -166,16 +166,12 @@ export class MapPanel {
   axes(pen, { ink, soft, line, font }) {
     const area = this.area;
     const { camera, cross, chosen } = this.look();
-    const ends = [this.under(area.x, area.y), this.under(area.x + area.width, area.y + area.height)];
+    const ends = this.sight;
     Object.assign(pen, { strokeStyle: line, lineWidth: 1, textBaseline: "middle" });
     const [left, top] = this.at(0, 0);
     const [right, bottom] = this.at(this.call.keys, this.call.queries);
-    pen.save();
-    pen.beginPath();
-    pen.rect(area.x - 1, area.y - 1, area.width + 2, area.height + 2);
-    pen.clip();
-    pen.strokeRect(left - 0.5, top - 0.5, right - left + 1, bottom - top + 1);
-    pen.restore();
+    const wider = { x: area.x - 1, y: area.y - 1, width: area.width + 2, height: area.height + 2 };
+    clipped(pen, wider, () => pen.strokeRect(left - 0.5, top - 0.5, right - left + 1, bottom - top + 1));
     const stepAt = (scale) => (scale >= WORD ? 1 : roundStep(APART / scale));
     const step = { row: stepAt(camera.scale), column: stepAt(camera.scale * camera.stretch) };
     const write = (text, here, x, y, angle) => {
@@ -203,45 +199,33 @@ export class MapPanel {
   }
 
   drawCross(pen, { ink, paper }) {
-    const { cross, camera } = this.look();
-    if (!cross) return;
+    const { cross: place, camera } = this.look();
+    if (!place) return;
     const area = this.area;
     const cell = 2 ** levelAt(camera.scale);
-    const [x, y] = this.at(cross.column, cross.row).map(Math.round);
+    const [x, y] = this.at(place.column, place.row).map(Math.round);
     const high = Math.max(3, cell * camera.scale);
     const wide = Math.max(3, cell * camera.scale * camera.stretch);
-    pen.save();
-    pen.beginPath();
-    pen.rect(area.x, area.y, area.width, area.height);
-    pen.clip();
     // A dark line beside a light one is seen on any colour.
-    for (const [color, off] of [
-      [paper, 1],
-      [ink, 0],
-    ]) {
-      Object.assign(pen, { strokeStyle: color, lineWidth: 1, globalAlpha: 0.55 });
+    const cross = (strokeStyle, off) => {
+      Object.assign(pen, { strokeStyle, lineWidth: 1, globalAlpha: 0.55 });
       pen.strokeRect(x - 0.5 - off, y - 0.5 - off, wide + 1 + 2 * off, high + 1 + 2 * off);
-      pen.beginPath();
-      const [cx, cy] = [x + wide / 2 + off, y + high / 2 + off];
-      for (const [a, b, c, d] of [
-        [area.x, cy, x - 2, cy],
-        [cx, area.y, cx, y - 2],
-      ]) {
-        pen.moveTo(a, b);
-        pen.lineTo(c, d);
-      }
-      pen.stroke();
-    }
-    pen.restore();
+      polyline(pen, [area.x, y + high / 2 + off, x - 2, y + high / 2 + off]);
+      polyline(pen, [x + wide / 2 + off, area.y, x + wide / 2 + off, y - 2]);
+      pen.globalAlpha = 1;
+    };
+    clipped(pen, area, () => {
+      cross(paper, 1);
+      cross(ink, 0);
+    });
   }
 
   /** For export: the tiles as one image, the axes as words. */
   picture(pen) {
     const area = this.area;
-    const canvas = document.createElement("canvas");
-    [canvas.width, canvas.height] = [area.width, area.height];
-    this.raster(context2d(canvas), area.x, area.y);
-    pen.drawImage(canvas, area.x, area.y, area.width, area.height);
+    const tiles = sheet(area.width, area.height);
+    this.raster(tiles, area.x, area.y);
+    pen.drawImage(tiles.canvas, area.x, area.y, area.width, area.height);
     this.axes(pen, inks(this.host));
     this.drawChosen(pen, inks(this.host));
   }

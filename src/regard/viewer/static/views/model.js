@@ -12,7 +12,7 @@ import {
   STATISTIC_MEANINGS,
   sideOf,
 } from "../data/tokens.js";
-import { context2d } from "../draw/canvas.js";
+import { context2d, inks, onPaper, shortened } from "../draw/canvas.js";
 import { colored } from "../draw/colors.js";
 import { answerLine, choice, counted, el, number, segments, table } from "../draw/elements.js";
 
@@ -56,14 +56,8 @@ class Model {
       Array.from({ length: call.heads }, (_, head) => ({ call, head, values: {}, labels: [], badges: [], p: {} })),
     );
     this.sortBox = el("span");
-    this.pools = segments(
-      "Pooling",
-      [
-        ["max", "Largest"],
-        ["mean", "Mean"],
-      ],
-      "max",
-      (pool) => this.context.state.set({ pool: pool === "mean" ? "mean" : null }),
+    this.pools = segments("Pooling", { max: "Largest", mean: "Mean" }, "max", (pool) =>
+      this.context.state.set({ pool: pool === "mean" ? "mean" : null }),
     );
     this.maps = new SmallMaps(context, this.ending.signal, () => this.paint());
     this.note = el("p.quietly.small", { role: "status" });
@@ -247,11 +241,10 @@ class Model {
     this.theme = this.context.theme;
     this.note.textContent = this.maps.progress;
     if (!this.maps.maps) return;
-    const { data, shape } = this.maps.maps;
-    const [, height, width] = shape;
+    const [side, size] = [SMALL_MAP_SIDE, SMALL_MAP_SIDE ** 2];
     this.cells.forEach((cell, at) => {
-      const part = data.subarray(at * height * width, (at + 1) * height * width);
-      copy({ data: part, width, height }, (x) => x / 255, this.context.palette, cell.canvas);
+      const data = this.maps.maps?.data.subarray(at * size, (at + 1) * size);
+      copy({ data, width: side, height: side }, (x) => x / 255, this.context.palette, cell.canvas);
     });
     this.details.paint();
     if (!this.maps.progress)
@@ -263,7 +256,7 @@ class Model {
   picture() {
     const title = (call) => (isNumbered(this.trace) ? "" : call.name);
     const rows = this.state.sort ? null : this.trace.calls.map((call) => [call, title(call)]);
-    return modelPicture(this.order, rows, getComputedStyle(this.grid));
+    return modelPicture(this.order, rows, this.grid);
   }
 
   legend() {
@@ -282,12 +275,13 @@ class Model {
       values: cell.values,
       scores: cell.scores ?? null,
     }));
-    const { maps: thumbs } = this.maps;
+    const { maps: thumbs, heads } = this.maps;
     const { large } = this.details;
+    const shape = [heads, SMALL_MAP_SIDE, SMALL_MAP_SIDE];
     return {
       sort: this.state.sort ?? null,
       cells,
-      thumbs: thumbs && { shape: thumbs.shape, peaks: thumbs.peaks, data: Array.from(thumbs.data) },
+      thumbs: thumbs && { shape, peaks: thumbs.peaks, data: Array.from(thumbs.data) },
       large: large && { shape: [large.height, large.width], data: Array.from(large.data), computed: large.computed },
     };
   }
@@ -306,7 +300,7 @@ const LONG = 1 << 26; // weights of a trace from which its maps are fetched laye
 
 /** `changed()` is called as maps arrive; `signal` ends requests. */
 class SmallMaps {
-  /** All maps, head after head; undefined until some are here. @type {(ArrayAnswer & {peaks: number[]}) | undefined} */
+  /** All maps, head after head; undefined until some are here. @type {{data: Uint8Array, peaks: number[], note: string} | undefined} */
   maps;
   /** The pooling of `maps`, or of those that are on their way. @type {string} */
   pool;
@@ -322,52 +316,31 @@ class SmallMaps {
     this.progress = "";
   }
 
-  /** Fetch those of a pooling, "max" or "mean". */
+  /** Fetch those of a pooling, "max" or "mean"; of a long text layer by layer, and the page says how far they are. */
   async load(pool, entry) {
-    const params = { entry, size: SMALL_MAP_SIDE, pool };
+    const { source, fail } = this.context;
+    const { calls } = this.trace;
+    const [side, params] = [SMALL_MAP_SIDE, { entry, size: SMALL_MAP_SIDE, pool }];
     this.pool = pool;
-    const weights = this.trace.calls.reduce((sum, { heads, queries, keys }) => sum + heads * queries * keys, 0);
-    if (weights > LONG && !this.context.source.holds) return this.loadByLayer(params);
+    const weights = calls.reduce((sum, { heads, queries, keys }) => sum + heads * queries * keys, 0);
+    const long = weights > LONG && !source.holds;
+    const asked = long ? calls.map(({ id }) => ({ ...params, call: id })) : [params];
+    const maps = { data: new Uint8Array(this.heads * side * side), peaks: /** @type {number[]} */ ([]), note: "" };
     try {
-      const found = await this.context.source.array(`${this.base}/thumbs`, params, this.signal);
-      if (this.pool !== pool) return;
-      this.maps = found;
-      this.changed();
-    } catch (error) {
-      this.context.fail(error);
-    }
-  }
-
-  /** Of a long text the maps come layer by layer, and the page says how far they are. */
-  async loadByLayer(params) {
-    const side = SMALL_MAP_SIDE;
-    const size = this.heads * side * side;
-    /** @type {ArrayAnswer & {peaks: number[]}} */
-    const thumbs = {
-      data: new Uint8Array(size),
-      shape: [this.heads, side, side],
-      peaks: [],
-      note: "",
-      type: "uint8",
-      computed: 1,
-    };
-    let at = 0;
-    try {
-      for (const [done, call] of this.trace.calls.entries()) {
-        this.progress = `Computing the maps: ${done} of ${this.trace.calls.length} layers are here.`;
-        this.changed();
-        const found = await this.context.source.array(`${this.base}/thumbs`, { ...params, call: call.id }, this.signal);
-        if (this.pool !== params.pool) return;
-        thumbs.data.set(found.data, at * side * side);
-        thumbs.note = found.note;
-        thumbs.peaks.push(...(found.peaks ?? []));
-        at += call.heads;
-        this.maps = thumbs;
+      for (const [done, one] of asked.entries()) {
+        this.progress = long ? `Computing the maps: ${done} of ${calls.length} layers are here.` : "";
+        if (long) this.changed();
+        const found = await source.array(`${this.base}/thumbs`, one, this.signal);
+        if (this.pool !== pool) return;
+        maps.data.set(found.data, maps.peaks.length * side * side);
+        maps.peaks.push(...(found.peaks ?? []));
+        maps.note = found.note;
+        this.maps = maps;
       }
       this.progress = "";
       this.changed();
     } catch (error) {
-      this.context.fail(error);
+      fail(error);
     }
   }
 
@@ -544,55 +517,31 @@ export function badge({ label, common }) {
 }
 
 const [SIZE, GAP, LINE] = [64, 8, 12]; // pixels
-const LETTER = 6; // pixels of one, at most on average
-const LETTERS = 12; // that fit below a map
 const ACROSS = 12; // maps in a row, where they are sorted
+const LEAST = 6; // maps that have room beside one another: of a model of one head its names need it
 
 /** `cells` in order, each with call, head, canvas, caption, score and badges; `rows`: [[call, its title], …] or null. */
-function modelPicture(cells, rows, style) {
+function modelPicture(cells, rows, node) {
+  const { ink, paper, font } = inks(node);
   const across = rows ? Math.max(...rows.map(([call]) => call.heads)) : ACROSS;
   const top = rows?.some(([, title]) => title) ? LINE + 4 : 0;
-  const texts = new Map(cells.map((cell) => [cell, [...wrapped(cell.caption), ...below(cell)]]));
-  const high = top + SIZE + LINE * Math.max(...[...texts.values()].map((lines) => lines.length)) + GAP;
+  const below = ({ score, badges }) => (score == null ? badges.map(({ label }) => label) : [number(score)]);
+  const high = top + SIZE + LINE * (1 + Math.max(...cells.map((cell) => below(cell).length))) + GAP;
   const placed = cells.map((cell, at) => {
-    const [x, y] = rows
-      ? [cell.head, rows.findIndex(([call]) => call === cell.call)]
-      : [at % across, Math.floor(at / across)];
-    return { cell, x: GAP + x * (SIZE + GAP), y: GAP + y * high };
+    const row = rows ? rows.findIndex(([call]) => call === cell.call) : Math.floor(at / across);
+    return { cell, x: GAP + (rows ? cell.head : at % across) * (SIZE + GAP), y: GAP + row * high };
   });
-  const title = Math.max(0, ...(rows ?? []).map(([, words]) => words.length)) * LETTER;
-  const width = GAP + Math.max(across * (SIZE + GAP), title + GAP);
-  const height = GAP + Math.max(...placed.map(({ y }) => y)) + high;
-  const of = (name) => style.getPropertyValue(name).trim();
-  const draw = (ctx) => {
-    ctx.fillStyle = of("--paper");
-    ctx.fillRect(0, 0, width, height);
-    ctx.font = `10px ${of("--sans")}`;
-    ctx.textBaseline = "top";
-    ctx.imageSmoothingEnabled = false;
-    for (const { cell, x, y } of placed) ctx.drawImage(cell.canvas, x, y + top, SIZE, SIZE);
-    ctx.fillStyle = of("--ink");
-    for (const { cell, x, y } of placed)
-      texts.get(cell).forEach((line, at) => ctx.fillText(line, x, y + top + SIZE + 3 + at * LINE));
-    rows?.forEach(([, title], at) => title && ctx.fillText(title, GAP, GAP + at * high));
-  };
-  return { width, height, draw };
-}
-
-function below({ score, badges }) {
-  return score == null ? badges.map(({ label }) => label) : [number(score)];
-}
-
-/** Lines of a name: broken after its dots, and inside a part only where that is longer than a line. */
-function wrapped(name) {
-  const parts = /** @type {string[]} */ (name.match(/[^.]*\.?/g));
-  const lines = [""];
-  for (const part of parts.flatMap((piece) => piece.match(new RegExp(`.{1,${LETTERS}}`, "g")) ?? [])) {
-    const last = lines[lines.length - 1];
-    if (last && last.length + part.length > LETTERS) lines.push("");
-    lines[lines.length - 1] += part;
-  }
-  return lines;
+  const [width, height] = [GAP + Math.max(across, LEAST) * (SIZE + GAP), Math.max(...placed.map(({ y }) => y)) + high];
+  return onPaper(width, height, paper, (pen) => {
+    Object.assign(pen, { font: `10px ${font}`, textBaseline: "top", fillStyle: ink, imageSmoothingEnabled: false });
+    for (const { cell, x, y } of placed) {
+      pen.drawImage(cell.canvas, x, y + top, SIZE, SIZE);
+      [cell.caption, ...below(cell)].forEach((line, at) =>
+        pen.fillText(shortened(pen, line, SIZE + GAP), x, y + top + SIZE + 3 + at * LINE),
+      );
+    }
+    rows?.forEach(([, title], at) => pen.fillText(shortened(pen, title, width - GAP), GAP, GAP + at * high));
+  });
 }
 
 /** A row for each head, in this order: its statistics, the scores of its patterns, and its labels. */

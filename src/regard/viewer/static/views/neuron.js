@@ -1,8 +1,8 @@
 // Neuron: how one weight comes about. Of one query: q, each key k, their product number by number, its sum (the energy),
 // and the weight the normalizer makes of it. For additive energies the product is w ⊙ tanh(q + k).
-import { LATER } from "../data/sources.js";
+import { Pieces } from "../data/sources.js";
 import { callOf, callPath, chosenQuery, fileParts, sideOf } from "../data/tokens.js";
-import { fit, inks, onPaper, place, scrollingCanvas, shortened } from "../draw/canvas.js";
+import { fit, inks, onPaper, place, scrollingCanvas, shortened, write } from "../draw/canvas.js";
 import { bounded, callChoice, el, headChoice, number } from "../draw/elements.js";
 
 const BLOCK = 64; // keys in one answer
@@ -55,9 +55,9 @@ class Neuron {
     this.context = context;
     this.trace = context.trace;
     this.hover = null;
-    this.ending = new AbortController();
     this.aloud = false; // the next reading is announced: the keyboard asked for it
-    this.blocks = new Map();
+    const told = { arrived: () => this.paint(), failed: context.fail };
+    this.blocks = new Pieces((number, signal) => this.load(number, signal), told);
     this.callBox = el("span");
     this.headBox = el("span");
     this.formula = el("p.hint.note");
@@ -102,9 +102,7 @@ class Neuron {
     this.headBox.replaceChildren(headChoice(call.heads, head, (value) => this.context.state.set({ head: value })));
     const asked = [call.id, head, entry, query].join();
     if (asked !== this.asked) {
-      this.ending.abort();
-      this.ending = new AbortController();
-      this.blocks.clear();
+      this.blocks.close();
       this.asked = asked;
       this.head = head;
       this.entry = entry;
@@ -119,31 +117,16 @@ class Neuron {
   key(j) {
     const number = Math.floor(j / BLOCK);
     const block = this.blocks.get(number);
-    if (block === undefined) this.load(number);
-    return block && typeof block !== "string" ? { block, at: j - number * BLOCK } : null;
+    return block && { block, at: j - number * BLOCK };
   }
 
-  async load(number) {
-    const [asked, first] = [this.asked, number * BLOCK];
-    this.blocks.set(number, "loading");
+  async load(number, signal) {
+    const first = number * BLOCK;
     const cols = `${first}:${Math.min(first + BLOCK, this.call.keys)}`;
     const params = { head: this.head, entry: this.entry, query: this.query, cols };
-    try {
-      const found = await this.context.source.get(
-        `${callPath(this.trace, this.call)}/neuron`,
-        params,
-        this.ending.signal,
-      );
-      if (asked !== this.asked) return;
-      this.blocks.set(number, found);
-      this.widen(found);
-      this.paint();
-    } catch (error) {
-      if (error.name === "AbortError" || asked !== this.asked) return;
-      this.blocks.set(number, "failed");
-      setTimeout(() => asked === this.asked && this.blocks.delete(number), LATER); // asked for again when looked at
-      this.context.fail(error);
-    }
+    const found = await this.context.source.get(`${callPath(this.trace, this.call)}/neuron`, params, signal);
+    if (!signal.aborted) this.widen(found);
+    return found;
   }
 
   /** Colours and bars are on the scale of the largest number met so far, which the titles name. */
@@ -271,9 +254,9 @@ class Neuron {
   // Export and tests
 
   picture() {
-    const [width, height] = [this.box.clientWidth, this.box.clientHeight];
+    const { clientWidth, clientHeight } = this.box;
     const colors = inks(this.box);
-    return onPaper(width, height, colors.paper, (ctx) => this.draw(ctx, colors));
+    return onPaper(clientWidth, clientHeight, colors.paper, (ctx) => this.draw(ctx, colors));
   }
 
   legend() {
@@ -287,18 +270,11 @@ class Neuron {
   table() {
     const wide = this.key(0)?.block.q.length ?? 0;
     const dimensions = Array.from({ length: wide }, (_, d) => d);
-    const head = [
-      "key",
-      "token",
-      "energy",
-      "weight",
-      ...dimensions.map((d) => `k${d}`),
-      ...dimensions.map((d) => `product${d}`),
-    ];
+    const parts = ["k", "product"].flatMap((part) => dimensions.map((d) => part + d));
     const rows = this.rows.map(({ key, energy, weight, block, at }) => {
       return [key, this.keySide.labels[key], energy, weight, ...block.k[at], ...(block.product?.[at] ?? [])];
     });
-    return [head, ...rows];
+    return [["key", "token", "energy", "weight", ...parts], ...rows];
   }
 
   drawn() {
@@ -311,7 +287,7 @@ class Neuron {
 
   destroy() {
     this.scroll.close();
-    this.ending.abort();
+    this.blocks.close();
   }
 }
 
@@ -354,11 +330,7 @@ export function columns(width) {
   };
 }
 
-function drawTop(ctx, view, at, colors) {
-  ctx.textBaseline = "middle";
-  ctx.font = `12px ${colors.font}`;
-  ctx.fillStyle = colors.soft;
-  ctx.textAlign = "left";
+function drawTop(ctx, view, at, { ink, soft, line, font }) {
   const { peaks } = view;
   const titles = at.narrow
     ? { k: "kⱼ", product: "q · k", energy: "energy", weight: "weight" }
@@ -368,68 +340,64 @@ function drawTop(ctx, view, at, colors) {
         energy: "energy",
         weight: `weight${view.normalizer ? ` (${view.normalizer})` : ""}`,
       };
-  for (const [part, text] of Object.entries(titles)) ctx.fillText(text, at[part], TOP - 14);
-  ctx.textAlign = "right";
-  ctx.fillText("query i", at.label - 8, TOP - 14);
-  ctx.fillText("key j", at.key + at.label - 8, TOP - 14);
+  const own = at.narrow ? "← query qᵢ" : `← its query qᵢ (±${number(peaks.q)})`;
+  const left = { textAlign: "left", textBaseline: "middle", font: `12px ${font}`, fillStyle: soft };
+  for (const [part, text] of Object.entries(titles)) write(ctx, text, at[part], TOP - 14, left);
+  write(ctx, own, at.product, 24);
+  write(ctx, "query i", at.label - 8, TOP - 14, { textAlign: "right" });
+  write(ctx, "key j", at.key + at.label - 8, TOP - 14);
+  const label = view.querySide.labels[view.query];
+  write(ctx, label, at.key + at.label - 8, 24, { fillStyle: ink, font: `600 13px ${font}` });
   const found = view.key(0);
-  ctx.fillStyle = colors.ink;
-  ctx.font = `600 13px ${colors.font}`;
-  ctx.fillText(view.querySide.labels[view.query], at.key + at.label - 8, 24);
   if (found) strip(ctx, view, found.block.q, at.k, 12, at.strip, LEAST, peaks.q);
-  ctx.textAlign = "left";
-  ctx.font = `12px ${colors.font}`;
-  ctx.fillStyle = colors.soft;
-  ctx.fillText(at.narrow ? "← query qᵢ" : `← its query qᵢ (±${number(peaks.q)})`, at.product, 24);
-  ctx.fillStyle = colors.line;
+  ctx.fillStyle = line;
   ctx.fillRect(0, TOP - 2, at.width, 1);
 }
 
 function drawRow(ctx, view, at, row, y, colors) {
-  const { row: high } = view;
+  const { row: high, hover, querySide, keySide, peaks } = view;
+  const { palette } = view.context;
   const middle = y + high / 2;
-  ctx.textBaseline = "middle";
-  ctx.textAlign = "right";
+  Object.assign(ctx, { textBaseline: "middle", textAlign: "right" });
+  /** A token of either side: `lit` is heavier. */
+  const token = (side, x, lit, fillStyle) =>
+    write(ctx, shortened(ctx, side.labels[row], at.label - 16), x + at.label - 8, middle, {
+      font: `${lit ? "600 " : ""}13px ${colors.font}`,
+      fillStyle,
+    });
+  const plain = (side) => (side.special[row] ? colors.soft : colors.ink);
   if (row < view.call.queries) {
     const chosen = row === view.query;
-    if (chosen || (view.hover?.part === "query" && view.hover.row === row)) {
+    if (chosen || (hover?.part === "query" && hover.row === row)) {
       ctx.fillStyle = chosen ? colors.accent : colors.faint;
       ctx.fillRect(0, y + 1, at.label, high - 2);
     }
-    ctx.font = `${chosen ? "600 " : ""}13px ${colors.font}`;
-    ctx.fillStyle = chosen ? colors.onAccent : view.querySide.special[row] ? colors.soft : colors.ink;
-    ctx.fillText(shortened(ctx, view.querySide.labels[row], at.label - 16), at.label - 8, middle);
+    token(querySide, 0, chosen, chosen ? colors.onAccent : plain(querySide));
   }
   if (row >= view.call.keys) return;
-  const hovered = view.hover && view.hover.part !== "query" && view.hover.row === row;
+  const hovered = hover && hover.part !== "query" && hover.row === row;
   if (hovered) {
     ctx.fillStyle = colors.faint;
     ctx.fillRect(at.key, y, at.width - at.key, high);
   }
-  ctx.font = `${hovered ? "600 " : ""}13px ${colors.font}`;
-  ctx.fillStyle = view.keySide.special[row] ? colors.soft : colors.ink;
-  ctx.fillText(shortened(ctx, view.keySide.labels[row], at.label - 16), at.key + at.label - 8, middle);
+  token(keySide, at.key, hovered, plain(keySide));
   const found = view.key(row);
   if (!found) return;
   const { block, at: n } = found;
   const [energy, weight] = [block.modified[n], block.weight[n]]; // null where the mask closes it
   view.rows.push({ key: row, energy, weight, block, at: n });
-  strip(ctx, view, block.k[n], at.k, y + 3, at.strip, high - 6, view.peaks.k);
-  if (block.product) strip(ctx, view, block.product[n], at.product, y + 3, at.strip, high - 6, view.peaks.product);
-  ctx.font = `12.5px ${colors.font}`;
+  strip(ctx, view, block.k[n], at.k, y + 3, at.strip, high - 6, peaks.k);
+  if (block.product) strip(ctx, view, block.product[n], at.product, y + 3, at.strip, high - 6, peaks.product);
   if (energy != null) {
-    const half = at.room / 2;
-    const x = at.energy + half;
-    const length = (half * energy) / (view.peaks.modified || 1);
-    ctx.fillStyle = view.context.palette.signed(Math.sign(energy) * 0.62);
-    ctx.fillRect(Math.min(x, x + length), y + 6, Math.abs(length), high - 12);
+    const length = (at.room * energy) / 2 / (peaks.modified || 1);
+    ctx.fillStyle = palette.signed(Math.sign(energy) * 0.62);
+    ctx.fillRect(at.energy + at.room / 2 + Math.min(0, length), y + 6, Math.abs(length), high - 12);
   }
-  ctx.fillStyle = view.context.palette.ramp(0.6);
-  ctx.fillRect(at.weight, y + 6, (at.room * weight) / (view.peaks.weight || 1), high - 12);
-  ctx.fillStyle = colors.ink;
-  ctx.textAlign = "right";
-  ctx.fillText(energy == null ? "masked" : energy.toFixed(2), at.energy + at.bar - 4, middle);
-  ctx.fillText(number(weight), at.weight + at.bar - 4, middle);
+  ctx.fillStyle = palette.ramp(0.6);
+  ctx.fillRect(at.weight, y + 6, (at.room * weight) / (peaks.weight || 1), high - 12);
+  const figure = { fillStyle: colors.ink, font: `12.5px ${colors.font}` };
+  write(ctx, energy == null ? "masked" : energy.toFixed(2), at.energy + at.bar - 4, middle, figure);
+  write(ctx, number(weight), at.weight + at.bar - 4, middle);
 }
 
 function strip(ctx, view, values, x, y, width, height, peak) {

@@ -2,11 +2,11 @@
 //
 // POST /api/caption answers {text, words, grid: [h, w], weights: one list of h·w per word, picture: a data URL}. A call
 // of a trace has `grid: [h, w]` where its keys are cells of a picture, the last h·w of them, rows first.
-import { samplesOf } from "../data/sources.js";
+import { latest, samplesOf } from "../data/sources.js";
 import { callPath, fileParts, plain } from "../data/tokens.js";
 import { drawOver, within } from "../draw/alignments.js";
 import { context2d, inks, makeBoard, onPaper, place, textLines } from "../draw/canvas.js";
-import { bounded, callChoice, el, headChoice, makeDrop, number, tick } from "../draw/elements.js";
+import { bounded, callChoice, el, headChoice, makeDrop, number, refill, tick } from "../draw/elements.js";
 
 /** @type {View} */
 export const picture = {
@@ -30,6 +30,8 @@ class PictureView {
     this.answer = last?.answer ?? null;
     this.image = last?.image ?? null;
     this.hovered = null;
+    this.asked = false;
+    this.request = latest();
     this.captioners = context.about.models.filter((model) => model.task === "caption");
     this.calls = (context.trace?.calls ?? []).filter((call) => call.grid);
     this.controls = el("div.controls");
@@ -78,10 +80,9 @@ class PictureView {
   /** The pictures that ship. A link names the one that is shown; where nothing is, the first is described. */
   async offerSamples() {
     this.samples = await samplesOf(this.context.source, "pictures");
-    this.controlled = "";
     this.show();
     const linked = this.samples.find(({ name }) => name === this.settings.sample);
-    const first = linked ?? (this.answer || this.call || this.running ? null : this.samples[0]);
+    const first = linked ?? (this.answer || this.call || this.asked ? null : this.samples[0]);
     if (first && first.name !== last?.name) await this.describe(first.file, first.name);
   }
 
@@ -107,12 +108,11 @@ class PictureView {
 
   /** `name` is that of a sample. @param {Blob} file */
   async describe(file, name = "") {
-    this.running?.abort();
-    const running = new AbortController();
-    this.running = running;
     this.status.textContent = "Looking …";
+    this.asked = true;
     try {
-      const answer = await this.context.source.post("/api/caption", file, running.signal);
+      const answer = await this.request((signal) => this.context.source.post("/api/caption", file, signal));
+      if (!answer) return;
       this.image = await loaded(answer.picture);
       this.answer = answer;
       last = { answer, image: this.image, name };
@@ -133,17 +133,13 @@ class PictureView {
     const key = JSON.stringify([call.id, head, query]);
     if (key === this.fetched) return;
     this.fetched = key;
-    this.running?.abort();
-    const running = new AbortController();
-    this.running = running;
+    const { source, state, trace } = this.context;
     const rows = `${query}:${query + 1}`;
+    const asked = { heads: head, entry: state.get().entry ?? 0, rows, type: "float32" };
     try {
-      const { data } = await this.context.source.array(
-        `${callPath(this.context.trace, call)}/weights`,
-        { heads: head, entry: this.context.state.get().entry ?? 0, rows, type: "float32" },
-        running.signal,
-      );
-      this.row = { query, data };
+      const found = await this.request((signal) => source.array(`${callPath(trace, call)}/weights`, asked, signal));
+      if (!found) return;
+      this.row = { query, data: found.data };
       this.show();
     } catch (error) {
       this.context.fail(error);
@@ -183,10 +179,8 @@ class PictureView {
     const { call } = this;
     const own = !this.answer && call;
     const { head = 0 } = this.context.state.get();
-    const stamp = JSON.stringify([own && call.id, head, smooth, Boolean(this.answer)]);
-    if (stamp === this.controlled) return;
-    this.controlled = stamp;
-    this.controls.replaceChildren(
+    const stamp = JSON.stringify([own && call.id, head, smooth, Boolean(this.answer), this.samples.length]);
+    refill(this.controls, stamp, () => [
       ...(this.drop ? [this.drop.root] : []),
       ...this.samples.map(({ name, file }) => el("button.sample", { onclick: () => this.describe(file, name) }, name)),
       ...(own
@@ -199,15 +193,13 @@ class PictureView {
         : []),
       tick("Smooth", smooth, (on) => this.set({ smooth: on }), "blend the cells of the grid into one another"),
       this.status,
-    );
+    ]);
   }
 
   showStrip() {
     const buttons = wordButtons(this);
     if (this.drop && !buttons.length) return this.strip.replaceChildren(el("p.quietly", SCENES));
-    const held = /** @type {any[]} */ ([...this.strip.children]).indexOf(document.activeElement);
-    this.strip.replaceChildren(...buttons);
-    buttons[held]?.focus();
+    refill(this.strip, {}, () => buttons);
   }
 
   step(by) {
@@ -302,7 +294,7 @@ class PictureView {
   }
 
   destroy() {
-    this.running?.abort();
+    this.request.end();
     this.drop?.close();
     this.board.close();
   }

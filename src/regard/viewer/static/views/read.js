@@ -1,8 +1,9 @@
 // Read: a text named by classifiers, each word shaded by the weight it got: learned weights, and TF-IDF's beside them.
 
+import { latest } from "../data/sources.js";
 import { plain } from "../data/tokens.js";
 import { drawFlow, shade } from "../draw/alignments.js";
-import { context2d, inks, onPaper } from "../draw/canvas.js";
+import { inks, onPaper, sheet, write } from "../draw/canvas.js";
 import { el, number, shareRow, tick } from "../draw/elements.js";
 import { labelContributions } from "./contributions.js";
 
@@ -31,7 +32,7 @@ class Read {
     this.context = context;
     this.results = [];
     this.asked = null;
-    this.ending = new AbortController();
+    this.request = latest();
     this.models = context.about.models.filter((model) => model.task === "classify");
     const { state } = this.context;
     this.input = el("textarea", {
@@ -93,25 +94,21 @@ class Read {
   }
 
   async ask(text, models) {
-    this.ending.abort();
-    this.ending = new AbortController();
+    this.request.end();
     this.results = [];
     this.show();
-    if (!models.length) {
-      this.status.textContent = "Choose a model.";
-      return;
-    }
-    this.status.textContent = "Classifying …";
-    const { signal } = this.ending;
+    this.status.textContent = models.length ? "Classifying …" : "Choose a model.";
+    if (!models.length) return;
+    const { source } = this.context;
     try {
-      const found = await this.context.source.post("/api/classify", { text, models }, signal);
-      if (signal.aborted) return;
+      const found = await this.request((signal) => source.post("/api/classify", { text, models }, signal));
+      if (!found) return;
       this.results = found.classifications.map(byWord);
       this.status.textContent = "";
       this.show();
       this.context.announce(this.results.map((one) => `${one.title}: ${one.label}`).join(". "));
     } catch (error) {
-      if (error.name !== "AbortError") this.status.textContent = error.message;
+      this.status.textContent = error.message;
     }
   }
 
@@ -148,36 +145,24 @@ class Read {
   picture() {
     if (!this.results.length) return null;
     const [width, colors, { palette }] = [760, inks(this.cards), this.context];
-    const draw = (ctx) => {
+    const left = { textAlign: "left", textBaseline: "middle" };
+    const draw = (pen) => {
       let y = 16;
       for (const result of this.results) {
-        ctx.font = `600 16px ${colors.font}`;
-        ctx.fillStyle = colors.ink;
-        ctx.textAlign = "left";
-        ctx.textBaseline = "middle";
-        ctx.fillText(`${result.title}: ${result.label} ${number(result.probabilities[result.label])}`, 16, y + 10);
+        const title = `${result.title}: ${result.label} ${number(result.probabilities[result.label])}`;
+        write(pen, title, 16, y + 10, { ...left, font: `600 16px ${colors.font}`, fillStyle: colors.ink });
         y += 30;
-        for (const [kind, title] of KINDS.filter(([kind]) => result[kind])) {
-          ctx.font = `12px ${colors.font}`;
-          ctx.fillStyle = colors.soft;
-          ctx.fillText(title, 16, y + 8);
+        for (const [kind, name] of KINDS.filter(([kind]) => result[kind])) {
+          write(pen, name, 16, y + 8, { font: `12px ${colors.font}`, fillStyle: colors.soft });
           const amounts = shades(result[kind]);
-          y = drawFlow(
-            ctx,
-            result.words.map((word, at) => ({ label: word, shade: amounts[at] })),
-            16,
-            y + 20,
-            width - 32,
-            palette,
-            colors,
-          );
+          const items = result.words.map((word, at) => ({ label: word, shade: amounts[at] }));
+          y = drawFlow(pen, items, 16, y + 20, width - 32, palette, colors);
         }
         y += 14;
       }
       return y;
     };
-    const height = draw(context2d(el("canvas")));
-    return onPaper(width, height, colors.paper, draw);
+    return onPaper(width, draw(sheet(1, 1)), colors.paper, draw);
   }
 
   legend() {
@@ -200,7 +185,7 @@ class Read {
   }
 
   destroy() {
-    this.ending.abort();
+    this.request.end();
   }
 }
 

@@ -2,7 +2,7 @@
 //
 // POST /api/listen answers {label, probabilities: {label: share}, seconds, waveform: [[least, most], …] evenly over
 // the time, weights: evenly over the time, spelled?: [{letter, weights}]}. Weights are empty or null where there are none.
-import { samplesOf } from "../data/sources.js";
+import { latest, samplesOf } from "../data/sources.js";
 import { inks, makeBoard, onPaper, place, polyline } from "../draw/canvas.js";
 import { el, exact, makeDrop, number, shareCells } from "../draw/elements.js";
 
@@ -33,7 +33,8 @@ class SoundView {
     this.recording = null;
     this.answer = null;
     this.at = null;
-    this.file = null;
+    this.asked = false;
+    this.request = latest();
     const label = "Choose a sound, or drop one";
     this.drop = makeDrop(root, {
       label,
@@ -73,7 +74,7 @@ class SoundView {
     );
     const { sample } = this.settings;
     const first = samples.find(({ name }) => name === sample) ?? samples[0];
-    if (first && !this.answer && !this.running) await this.listen(first.file, first.name);
+    if (first && !this.answer && !this.asked) await this.listen(first.file, first.name);
   }
 
   /** Three seconds from the microphone, or less where it is stopped. */
@@ -99,12 +100,12 @@ class SoundView {
 
   /** `name` is that of a sample. @param {Blob} file */
   async listen(file, name = "") {
-    this.running?.abort();
-    const running = new AbortController();
-    this.running = running;
     this.status.textContent = "Listening …";
+    this.asked = true;
     try {
-      this.answer = await this.context.source.post("/api/listen", file, running.signal);
+      const answer = await this.request((signal) => this.context.source.post("/api/listen", file, signal));
+      if (!answer) return;
+      this.answer = answer;
       this.audio.pause();
       URL.revokeObjectURL(this.audio.src);
       this.audio.src = URL.createObjectURL(file);
@@ -243,7 +244,7 @@ class SoundView {
 
   destroy() {
     this.recording?.stop();
-    this.running?.abort();
+    this.request.end();
     cancelAnimationFrame(this.frame);
     this.audio.pause();
     URL.revokeObjectURL(this.audio.src);

@@ -1,7 +1,7 @@
 // Translate: type a sentence, see it in the other language by several models, and where each looked for every word.
 import { plain, unknownNote } from "../data/tokens.js";
 import { Alignment } from "../draw/alignments.js";
-import { inks, makeAxes, makeBoard, onPaper, polyline, shortened } from "../draw/canvas.js";
+import { inks, makeAxes, makeBoard, onPaper, polyline, shortened, write } from "../draw/canvas.js";
 import { bounded, el, number, segments, shareCells, slider, tick } from "../draw/elements.js";
 
 /** @type {View} */
@@ -23,6 +23,7 @@ class TranslateView {
     this.context = context;
     this.cards = [];
     this.answers = [];
+    this.curves = [];
     this.asked = "";
     this.models = context.about.models.filter((model) => model.task === "translate");
     const { text, beams } = this.settings;
@@ -45,14 +46,8 @@ class TranslateView {
       title: "How many partial translations the search keeps at every step",
       onchange: () => this.chooseBeams(Number(this.beams.value)),
     });
-    this.level = segments(
-      "Level",
-      [
-        ["word", "Words"],
-        ["token", "Pieces"],
-      ],
-      "word",
-      (level) => this.set({ pieces: level === "token" || null }),
+    this.level = segments("Level", { word: "Words", token: "Pieces" }, "word", (level) =>
+      this.set({ pieces: level === "token" || null }),
     );
     this.status = el("p.status", { role: "status" });
     this.columns = el("div.translations");
@@ -148,7 +143,7 @@ class TranslateView {
     for (const [name, field] of this.ticks) field.show(models.includes(name));
     this.level.show(pieces ? "token" : "word");
     if (document.activeElement !== this.beams) this.beams.value = String(beams);
-    this.curves?.ask();
+    for (const board of this.curves) board.ask();
     const asked = JSON.stringify([text, models, beams]);
     if (asked !== this.asked) {
       this.asked = asked;
@@ -272,27 +267,20 @@ class TranslateView {
     if (!cards.length) return null;
     const { paper, ink, font } = inks(this.columns);
     const sizes = cards.map((card) => card.alignment.board.size);
-    const width = Math.max(
-      320,
-      sizes.reduce((sum, size) => sum + size.width, 0),
-    );
+    const all = sizes.reduce((sum, size) => sum + size.width, 0);
+    const width = Math.max(320, all);
     const height = Math.max(40, ...sizes.map((size) => size.height)) + 56;
-    const draw = (pen) => {
-      let x = 0;
-      cards.forEach((card, at) => {
-        pen.save();
-        pen.translate(x, 0);
-        Object.assign(pen, { fillStyle: ink, textAlign: "left", font: `600 14px ${font}` });
-        pen.fillText(card.answer.title, 16, 22);
-        pen.font = `14px ${font}`;
-        pen.fillText(card.answer.translation, 16, 42);
+    return onPaper(width, height, paper, (pen) => {
+      pen.save();
+      cards.forEach(({ answer, alignment }, at) => {
+        write(pen, answer.title, 16, 22, { fillStyle: ink, textAlign: "left", font: `600 14px ${font}` });
+        write(pen, answer.translation, 16, 42, { font: `14px ${font}` });
         pen.translate(0, 52);
-        card.alignment.draw(pen);
-        pen.restore();
-        x += sizes[at].width;
+        alignment.draw(pen);
+        pen.translate(sizes[at].width, -52);
       });
-    };
-    return onPaper(width, height, paper, draw);
+      pen.restore();
+    });
   }
 
   table() {
@@ -325,7 +313,7 @@ class TranslateView {
 
   destroy() {
     this.closed = true;
-    this.curves?.close();
+    for (const board of this.curves) board.close();
     clearTimeout(this.waiting);
     for (const card of this.cards) card.close();
   }
@@ -572,7 +560,6 @@ function copySentence(generation) {
 //
 // GET /api/length answers {curves: [{data, translator, points: [[words in the source, BLEU, sentences], …]}]}.
 
-const NARROW = 300; // pixels of a panel at least
 const EDGE = { left: 44, right: 96, top: 34, bottom: 40 };
 const NAMES = { seq2seq: "without attention", bahdanau: "Bahdanau", transformer: "Transformer" };
 const DASHES = [[], [6, 4], [2, 3]];
@@ -586,34 +573,22 @@ function makeCurves(host, context, curves) {
     el("h2", "How translators cope with length"),
     el("p.story", "BLEU by the words of the sentence: without attention, long sentences are lost."),
   );
-  const stage = el("div.curves");
-  stage.style.setProperty("--panels", String(corpora.length));
-  host.append(stage);
+  const stages = el("div.curves");
+  host.append(stages);
   const name = (translator) => NAMES[translator] ?? translator;
-  const told = curves.map(({ data, translator, points }) => {
-    const numbers = points.map(([words, bleu]) => `${bleu} at ${words} words`);
-    return `${data}, ${name(translator)}: ${numbers.join(", ")}`;
+  const boards = corpora.map((corpus) => {
+    const mine = curves.filter((curve) => curve.data === corpus);
+    const told = mine.map(({ translator, points }) => {
+      const numbers = points.map(([words, bleu]) => `${bleu} at ${words} words`);
+      return `${name(translator)}: ${numbers.join(", ")}`;
+    });
+    const stage = el("div");
+    stages.append(stage);
+    const label = `BLEU by length, ${corpus}. ${told.join(". ")}`;
+    return makeBoard(stage, { role: "img", "aria-label": label }, (pen, width, height) =>
+      drawPanel(pen, width, height, corpus, mine),
+    );
   });
-  const board = makeBoard(
-    stage,
-    { role: "img", "aria-label": `BLEU by length. ${told.join(". ")}` },
-    (pen, width, height) => {
-      const across = width < NARROW * corpora.length ? 1 : corpora.length; // one below another on a phone
-      const [wide, high] = [width / across, (height * across) / corpora.length];
-      corpora.forEach((corpus, at) => {
-        pen.save();
-        pen.translate((at % across) * wide, Math.floor(at / across) * high);
-        drawPanel(
-          pen,
-          wide,
-          high,
-          corpus,
-          curves.filter((curve) => curve.data === corpus),
-        );
-        pen.restore();
-      });
-    },
-  );
 
   function drawPanel(pen, width, height, title, mine) {
     const { ink, soft, line, font } = inks(host);
@@ -626,8 +601,7 @@ function makeCurves(host, context, curves) {
     pen.fillText(shortened(pen, title, width - EDGE.left), EDGE.left, 16);
     pen.font = `12px ${font}`;
     axes.grid(pen, { line, soft }, { across: false });
-    pen.textAlign = "center";
-    pen.fillText("words in the source", (X(x[0]) + X(x[1])) / 2, height - 6);
+    write(pen, "words in the source", (X(x[0]) + X(x[1])) / 2, height - 6, { textAlign: "center" });
     const labels = spread(
       mine.map(({ translator, points }) => ({ translator, y: Y(points.at(-1)[1]), x: X(points.at(-1)[0]) })),
     );
@@ -654,7 +628,7 @@ function makeCurves(host, context, curves) {
     }
   }
 
-  return board;
+  return boards;
 }
 
 /** Labels at the ends of lines, moved apart where they would overlap. */

@@ -1,50 +1,276 @@
-"""Several processes that train one model: how they start, share an update, shard a model and end.
-
-DDP copies the model to every process and averages the gradients. FSDP2, PyTorch's `fully_shard` (Zhao et al. 2023,
-arXiv 2304.11277), leaves 1/n of every parameter, its gradient and its moments on each: the parameters of a layer are
-gathered before its forward and its backward pass, and its gradients are averaged and scattered after them.
-"""
+"""The devices of a run and its processes: precision, threads, CUDA graphs; how several processes share an update."""
 
 from __future__ import annotations
 
+import copy
 import os
 import re
-import shutil
 import signal
 import threading
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import timedelta
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed, nn
+from torch.autograd.function import once_differentiable
 
-from ..files import make_folder, sha256, sync
+from ..data.batches import Batch
 from ..messages import count_of
-from ..process_group_exit import leave_groups_at_exit
-from .checkpoint import SHARDS
-from .device import accelerator
+from ..models.decoder import Loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
     from types import FrameType
 
     from torch import Tensor
 
-    from ..models.decoder import Loss
+    from .recipe import Recipe
     from .recipe_sections import TrainingSection
 
     OwnLoss = Callable[[Any, Any], Loss]
+
+FIRST_SCALE = 2.0**16
+"""Of the mean loss of a batch in float16; it is adapted while training."""
+NARROW = 128
+"""Widths up to which a recurrent model is trained by one thread."""
+
+
+@contextmanager
+def one_thread(recipe: Recipe) -> Iterator[None]:
+    """One thread for a narrow recurrent model on a CPU, and for nothing else.
+
+    Its operations are so short that a second thread saves nothing, and where another process keeps a core busy each
+    of them waits for it. The recipe alone decides: how many threads there are shows in the last digits of the sums.
+    """
+    parts = [part for name in ("encoder", "decoder") if (part := getattr(recipe, name, None)) is not None]
+    narrow = any(part.recurrent for part in parts) and all(part.width <= NARROW for part in parts)
+    threads = torch.get_num_threads()
+    if narrow and accelerator(recipe.training) == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def accelerator(settings: TrainingSection) -> str:
+    if settings.accelerator == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if settings.accelerator == "cuda" and not torch.cuda.is_available():
+        raise ValueError("training.accelerator is 'cuda', and PyTorch finds no CUDA device here; leave it at 'auto'")
+    return settings.accelerator
+
+
+def require_precision(settings: TrainingSection) -> None:
+    """Refuse float16 where there is no GPU, before the run's folder is made."""
+    if settings.precision == "16-mixed" and accelerator(settings) != "cuda":
+        raise ValueError(
+            'training.precision = "16-mixed" is for CUDA GPUs, and this run is on a CPU, which computes float16 '
+            'slowly or not at all; set it to "32-true" or "bf16-mixed"'
+        )
+
+
+def uses_graphs(recipe: Recipe) -> bool:
+    """Whether CUDA graphs are used.
+
+    They cannot exchange gradients with other processes, use sharded parameters, read the random state (activation
+    checkpointing), scale a loss, or record a model that branches on data (`ModuleConfig.capturable`).
+    """
+    settings = recipe.training
+    alone = settings.devices * settings.nodes == 1 and settings.strategy != "fsdp"
+    plain = not settings.activation_checkpointing and settings.precision != "16-mixed"
+    possible = alone and plain and not settings.loss and accelerator(settings) == "cuda"
+    if settings.graphs is True and not possible:
+        raise ValueError(
+            "training.graphs = true needs one CUDA device, and not FSDP, activation checkpointing, 16-mixed or a "
+            "training.loss; leave it at 'auto'"
+        )
+    if settings.graphs is True and not recipe.capturable:
+        raise ValueError(
+            "training.graphs = true needs a model that a CUDA graph can record: one decoder, and parts whose "
+            "configuration says capturable = True; leave it at 'auto'"
+        )
+    return (possible and recipe.capturable) if settings.graphs == "auto" else settings.graphs
+
+
+class Precision:
+    """The types of numbers: float32, bfloat16 or float16 products by autocast, or float64.
+
+    float16 has a scaled loss (Micikevicius et al. 2018): its gradients would else be rounded to zero. The loss is a sum
+    over the tokens of a batch, so the first scale is for the mean of so many.
+    """
+
+    def __init__(self, settings: TrainingSection, device: torch.device) -> None:
+        name = settings.precision
+        if name == "auto":
+            name = "bf16-mixed" if device.type == "cuda" else "32-true"
+        self.device = device
+        self.mixed = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(name)
+        self.double = name == "64-true"
+        scale = FIRST_SCALE / settings.tokens
+        self.scaler = torch.amp.GradScaler("cuda", init_scale=scale) if name == "16-mixed" else None
+
+    @contextmanager
+    def default_type(self) -> Iterator[None]:
+        """Context in which new tensors of floating point numbers are float64 where the model is."""
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64 if self.double else before)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Context of the forward and the backward pass."""
+        if self.mixed is None:
+            return self.default_type() if self.double else nullcontext()
+        return torch.autocast(self.device.type, self.mixed, cache_enabled=False)
+
+    def scaled(self, total: Tensor) -> Tensor:
+        return total if self.scaler is None else self.scaler.scale(total)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """A step of the optimizer; with float16 it is left out where gradients are not finite, and the scale is cut."""
+        if self.scaler is None:
+            optimizer.step()
+        else:
+            self.scaler.step(optimizer)
+            self.scaler.update()
+
+    def moved(self, batch: Any) -> Any:
+        """A batch on the device; its floating point numbers in float64 where the model is."""
+        batch = moved(batch, self.device)
+        if self.double:
+            wide = lambda x: x.double() if x.is_floating_point() else x  # noqa: E731
+            batch = changed(batch, lambda x: isinstance(x, torch.Tensor), wide)
+        return batch
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """The same with everything that has a method `to` on the device."""
+    return changed(value, lambda x: callable(getattr(x, "to", None)), lambda x: x.to(device))
+
+
+def changed(value: Any, is_leaf: Callable[[Any], bool], change: Callable[[Any], Any]) -> Any:
+    """The same lists, tuples, dicts and dataclasses with changed leaves."""
+    if is_leaf(value):
+        return change(value)
+    again = lambda part: changed(part, is_leaf, change)  # noqa: E731
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(again, value))
+    if isinstance(value, list | tuple):
+        return type(value)(map(again, value))
+    if isinstance(value, Mapping):
+        made: Any = copy.copy(value)
+        for key in value:
+            made[key] = again(value[key])
+        return made
+    if is_dataclass(value) and not isinstance(value, type):
+        made = copy.copy(value)
+        for field in fields(value):
+            object.__setattr__(made, field.name, again(getattr(value, field.name)))
+        return made
+    return value
+
+
+@dataclass
+class _Recording:
+    graph: torch.cuda.CUDAGraph
+    batch: Batch  # where the graph reads its batch
+    total: Tensor
+    nll: Tensor
+    tokens: Tensor
+
+
+class _Replayed(torch.autograd.Function):
+    """A loss whose gradients are already computed: its backward adds them to `grad` of the parameters.
+
+    The parameters are not its inputs. Otherwise their nodes in autograd's graph would live as long as the loss, on
+    this stream, and the recording of the next shape, on another stream, would wait for them, which is not allowed.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, total: Tensor, anchor: Tensor, parameters: list[Tensor], gradients: list[Tensor]) -> Tensor:
+        ctx.parameters, ctx.gradients = parameters, gradients
+        return total.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[None, ...]:
+        for parameter, gradient in zip(ctx.parameters, torch._foreach_mul(ctx.gradients, g), strict=True):
+            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        return None, None, None, None
+
+
+class CudaGraphs:
+    """`model.loss`, replayed: call it with a batch on the GPU, then `total.backward()` before the next call.
+
+    All shapes share the buffers of the gradients; the next call overwrites them.
+    """
+
+    def __init__(self, model: Any, *, smoothing: float, autocast: torch.dtype | None = None) -> None:
+        self.model, self.smoothing, self.autocast = model, smoothing, autocast
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._gradients = [torch.zeros_like(p) for p in self._parameters]
+        # An input that needs a gradient, so that autograd calls `_Replayed.backward`.
+        self._anchor = torch.zeros((), device=self._gradients[0].device, requires_grad=True)
+        self._pool = torch.cuda.graph_pool_handle()
+        self._recordings: dict[tuple[torch.Size, torch.Size], _Recording] = {}
+
+    @property
+    def shapes(self) -> int:
+        """The number of recorded shapes."""
+        return len(self._recordings)
+
+    def __call__(self, batch: Batch) -> Loss:
+        shape = (batch.source.shape, batch.target.shape)
+        recording = self._recordings.get(shape)
+        if recording is None:
+            recording = self._recordings[shape] = self._record(batch)
+        for name in ("source", "source_lengths", "target", "target_lengths"):
+            getattr(recording.batch, name).copy_(getattr(batch, name))
+        recording.graph.replay()
+        total: Tensor = _Replayed.apply(recording.total, self._anchor, self._parameters, self._gradients)
+        # Copies: the graphs share their memory, and the next replay writes over it.
+        return Loss(total, recording.nll.clone(), recording.tokens.clone())
+
+    def _record(self, batch: Batch) -> _Recording:
+        static = Batch(*(getattr(batch, name).clone() for name in Batch.__dataclass_fields__))
+        # A warm-up: the first calls initialise libraries and compile kernels, which a graph must not record. What it
+        # changes (a baseline's average, the random state) is restored.
+        before, random_state = [buffer.clone() for buffer in self.model.buffers()], torch.cuda.get_rng_state()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                self._loss_and_gradients(static)
+        torch.cuda.current_stream().wait_stream(side)
+        for buffer, value in zip(self.model.buffers(), before, strict=True):
+            buffer.copy_(value)
+        torch.cuda.set_rng_state(random_state)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            loss = self._loss_and_gradients(static)
+        return _Recording(graph, static, loss.total.detach(), loss.nll, loss.tokens)
+
+    def _loss_and_gradients(self, batch: Batch) -> Loss:
+        # No cache: the casts of the weights must be part of the graph.
+        cast = nullcontext() if self.autocast is None else torch.autocast("cuda", self.autocast, cache_enabled=False)
+        with cast:
+            loss: Loss = self.model.loss(batch, smoothing=self.smoothing)
+        gradients = torch.autograd.grad(loss.total, self._parameters, allow_unused=True, materialize_grads=True)
+        torch._foreach_copy_(self._gradients, list(gradients))
+        return loss
+
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
 """Ctrl-C; the end of a job; and what Slurm sends before pre-emption (`#SBATCH --signal=USR1@120`). Windows has two."""
 RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 """Environment variables with the number of times that torchrun or Slurm started the same command again."""
-CONNECTION = re.compile(r"connect|socket|peer|gloo|nccl|/pair\.cc|store", re.IGNORECASE)
-"""In what a process group raises when another process is gone."""
 TIMEOUT = timedelta(minutes=30)
 """In which all processes reach a collective: the others wait for the first one, which prepares the data."""
 
@@ -203,6 +429,8 @@ class Processes:
             return
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.devices))
+        from ..seeing.corpus import leave_groups_at_exit
+
         leave_groups_at_exit()
         if not distributed.is_initialized():
             _join(here, "nccl" if kind == "cuda" else "gloo")
@@ -272,12 +500,10 @@ class Processes:
                 raise
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             where = f"process {self.rank} of {self.world} (counted from 0) stopped after update {update():,}"
-            how = f"Continue from the last checkpoint with: {self.continuation}"
-            if not CONNECTION.search(reason):
-                raise LostProcessError(f"{where}: {reason}. {how}") from error
-            ended = "another process ended: see its message; one without a message was killed, perhaps because memory "
-            message = f"{where}, since {ended}ran out. {how}. The process group reported: {reason}"
-            raise LostProcessError(message) from error
+            raise LostProcessError(
+                f"{where}: {reason}. Where another process ended, see its message; one without a message was killed, "
+                f"perhaps because memory ran out. Continue from the last checkpoint with: {self.continuation}"
+            ) from error
 
 
 class LostProcessError(OSError):
@@ -352,113 +578,12 @@ def _register_loss() -> None:
     """FSDP prepares the backward pass at the tensors of a result, which it must find in it."""
     import torch.export
 
-    from ..models.decoder import Loss
-
     torch.export.register_dataclass(Loss)
 
 
 def local_tensors(tensors: list[Tensor]) -> list[Tensor]:
     """This process's part of each."""
     return [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-
-
-@torch.no_grad()
-def copy_whole(model: nn.Module, whole: nn.Module) -> None:
-    """Copy the weights of a sharded model into one that is whole. Every process must call this."""
-    to = whole.state_dict()
-    for name, tensor in model.state_dict().items():
-        to[name].copy_(_whole(tensor))
-
-
-def whole_weights(model: nn.Module, *, keep: bool) -> tuple[dict[str, Tensor], bool]:
-    """The state dict with whole tensors on the CPU, and whether all of its numbers are finite.
-
-    Every process must call this. Only those with `keep` get the tensors. Names of one parameter share one tensor.
-    """
-    names: dict[str, str] = {}  # name → the first name of the same parameter
-    first: dict[int, str] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names[name] = first.setdefault(id(parameter), name)
-    weights: dict[str, Tensor] = {}
-    finite = True
-    for name, tensor in model.state_dict().items():
-        if names.get(name, name) != name:
-            continue
-        whole = _whole(tensor)
-        finite = finite and bool(whole.isfinite().all())
-        if keep:
-            weights[name] = whole.detach().cpu().clone()
-    if keep:
-        weights |= {name: weights[other] for name, other in names.items()}
-    return weights, finite
-
-
-def save_shards(checkpoints: Path, update: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, str]:
-    """Write weights and moments into checkpoints/shards-N/, each process its part; the SHA-256 of every file.
-
-    `torch.distributed.checkpoint` writes and reads them, so that another number of processes can resume. Its own format
-    has pickled metadata; safetensors has none, and nothing in a checkpoint is executed. The folder becomes part of a
-    checkpoint when last.ckpt and checksums.json name it, after all of it is on the disk. Every process calls this.
-    """
-    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
-    from torch.distributed.checkpoint.state_dict_saver import save
-
-    folder, rank = checkpoints / f"{SHARDS}{update:08d}", distributed.get_rank()
-    if rank == 0:
-        shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
-        make_folder(folder)
-    distributed.barrier()
-    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    with _shard_errors(folder):
-        save(_sharded_tensors(model, optimizer), storage_writer=writer)
-    written = {f"{folder.name}/{file.name}": sha256(file) for file in folder.glob(f"shard-{rank + 1:05d}-*")}
-    sync(folder)
-    parts: list[dict[str, str]] = [{}] * distributed.get_world_size()
-    distributed.all_gather_object(parts, written)
-    return {name: digest for part in parts for name, digest in part.items()}
-
-
-def load_shards(checkpoints: Path, update: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Read what `save_shards` wrote, perhaps with another number of processes. Every process calls this."""
-    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-    from torch.distributed.checkpoint.state_dict_loader import load
-
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            step = torch.zeros((), device=parameter.device if group["fused"] else "cpu")
-            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-            optimizer.state[parameter] = {"step": step, **moments}
-    folder = checkpoints / f"{SHARDS}{update:08d}"
-    with _shard_errors(folder):
-        load(_sharded_tensors(model, optimizer), storage_reader=HuggingFaceStorageReader(str(folder)))
-
-
-@contextmanager
-def _shard_errors(folder: Path) -> Iterator[None]:
-    """PyTorch's error names what failed on each process, but is no `Exception`."""
-    from torch.distributed.checkpoint.api import CheckpointException
-
-    try:
-        yield
-    except CheckpointException as error:
-        reasons = "; ".join(f"process {rank}: {failure[0]}" for rank, failure in error.failures.items())
-        raise OSError(f"{folder} could not be written or read: {reasons}") from error
-
-
-def _sharded_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Parameters, buffers and moments by name. A tied table has one name: its first."""
-    parameters = dict(model.named_parameters())
-    every = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    state = model.state_dict()
-    tensors = {f"model.{name}": state[name] for name in state if name in parameters or name not in every}
-    for name, parameter in parameters.items():
-        for part, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"optimizer.{name}.{part}"] = value
-    return tensors
 
 
 def checkpoint_activations(model: nn.Module) -> None:

@@ -1,17 +1,17 @@
-"""What is checked before the first update: recipes, files, disk space and devices."""
+"""fit: what is wrong is said before anything is made; remarks; loggers."""
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from regard.models import HeadConfig, RecurrentEncoderConfig
-from regard.training import Run, fit, recipe_files
-from tests.support.tiny_training import recipe_file
+from regard.training import Run, fit, fitting, recipe_files
+from tests.support.tiny_training import measured, recipe_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,17 +65,6 @@ class TestBefore:
         with pytest.raises(OSError, match="Not a directory"):
             fit(recipe_files.load_recipe(file), file / "run")
 
-    def test_a_full_disk(self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9 - 1000, 1000))
-        with pytest.raises(OSError, match=r"has 0 MB free, and this run may need \d+ MB"):
-            fit(recipe_files.load_recipe(file, ["training.updates=2"]), tmp_path / "run")
-        assert not (tmp_path / "run" / "metrics.csv").exists(), "not one update was made"
-        run = Run.open(tmp_path / "run")
-        (run.checkpoints / "update-1").write_bytes(bytes(5000))  # what a killed run left, it need not have again
-        run.require(6000)
-        with pytest.raises(OSError, match="MB more"):
-            run.require(6001)
-
     def test_a_bad_row(self, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         with (tmp_path / "train.tsv").open("a") as corpus:
             corpus.write("ba ba\n\tbaba\nba\n")
@@ -116,7 +105,7 @@ class TestBefore:
         assert not (tmp_path / "run").exists()
 
     def test_sharded_parameters_are_no_graph(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from regard.training.device import uses_graphs
+        from regard.training.devices import uses_graphs
 
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         settings = ["training.accelerator=cuda"]
@@ -125,7 +114,7 @@ class TestBefore:
 
     def test_a_model_that_branches_on_data_is_no_graph(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Several decoders, and a part of a plug-in, which states nothing."""
-        from regard.training.device import uses_graphs
+        from regard.training.devices import uses_graphs
 
         class OwnEncoder(RecurrentEncoderConfig):
             pass
@@ -157,17 +146,6 @@ class TestBefore:
             fit(recipe_files.load_recipe(file, ["training.graphs=true"]), tmp_path / "other")
 
 
-def test_a_warm_up_longer_than_the_training_is_remarked(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def said(warmup: int) -> str:
-        fit(recipe_files.load_recipe(file, ["training.updates=2", f"training.warmup={warmup}"]), tmp_path / str(warmup))
-        return capsys.readouterr().out
-
-    assert "training.warmup = 8 is more than training.updates = 2: the rate rises to 0.0025 and never" in said(8)
-    assert "warmup" not in said(2)
-
-
 @pytest.mark.parametrize(("tokens", "remarked"), [(200, False), (1_000_000_000, True)])
 def test_a_batch_that_holds_the_corpus_is_remarked(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], tokens: int, remarked: bool
@@ -175,14 +153,6 @@ def test_a_batch_that_holds_the_corpus_is_remarked(
     fit(recipe_files.load_recipe(file, [f"training.tokens={tokens}", "training.updates=1"]), tmp_path / "run")
     remark = "every update is an epoch: training.tokens = 1,000,000,000 has room for the whole corpus, 300 pairs"
     assert (remark in capsys.readouterr().out) == remarked
-
-
-def test_a_soft_beginning_longer_than_the_training_is_remarked() -> None:
-    from regard.training.fitting import _remarks
-
-    (remark,) = _remarks(recipe_files.load_recipe("hard-scenes", ["training.updates=500"]), {})
-    assert remark.startswith("decoder.warmup = 800 is more than training.updates = 500")
-    assert not list(_remarks(recipe_files.load_recipe("hard-scenes"), {}))
 
 
 def test_a_root_starts_where_the_command_is_run_and_the_error_says_where(
@@ -254,4 +224,61 @@ def test_float16_is_refused_without_a_gpu(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match=r'training\.precision = "16-mixed" is for CUDA GPUs.* set it to "32-true"'):
         fit(recipe_files.load_recipe(recipe_file(tmp_path), ["training.precision=16-mixed"]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.settings: dict[str, Any] = {}
+        self.lines: list[dict[str, float]] = []
+        self.closed = False
+
+    def __call__(self, run: Run, settings: dict[str, Any]) -> Recorder:
+        self.settings = settings
+        return self
+
+    def log(self, values: dict[str, float], update: int) -> None:
+        self.lines.append({"update": update, **values})
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_logger_gets_the_recipe_and_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    monkeypatch.setattr("regard.training.fitting.require_packages", lambda settings: None)
+    monkeypatch.setitem(fitting.LOGGERS, "wandb", recorder)
+    settings = ["training.updates=2", "training.validate_every=2", 'training.loggers=["wandb"]']
+    run = fit(recipe_files.load_recipe(recipe_file(tmp_path, rows=60), settings), tmp_path / "run")
+    assert recorder.settings["training.rate"] == 0.01
+    assert recorder.settings["encoder.kind"] == "rnn"
+    assert recorder.settings["data.train"] == "['train.tsv']"
+    losses = [line["loss"] for line in recorder.lines if "loss" in line]
+    assert losses == [float(row[2]) for row in measured(run.folder) if row[2]]
+    assert recorder.closed
+    assert [line["hp_metric"] for line in recorder.lines if "hp_metric" in line] == [float(measured(run.folder)[-1][6])]
+
+
+def test_tensorboard_shows_the_recipe_and_the_metrics(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    settings = ["training.updates=4", "training.tensorboard=true"]
+    run = fit(recipe_files.load_recipe(recipe_file(tmp_path, rows=60), settings), tmp_path / "run")
+    events = EventAccumulator(str(run.folder / "tensorboard"))
+    events.Reload()
+    content = events.PluginTagToContent("hparams")["_hparams_/session_start_info"]
+    values = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
+    assert values["training.rate"].number_value == 0.01
+    assert values["decoder.attention"].string_value == "bahdanau"
+    losses = [float(row[2]) for row in measured(run.folder) if row[2]]
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx(losses)
+
+
+def test_a_missing_package_is_named_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "find_spec", lambda name: None)
+    recipe = recipe_files.load_recipe(recipe_file(tmp_path, rows=60), ['training.loggers=["mlflow"]'])
+    with pytest.raises(ValueError, match=r'training\.loggers has "mlflow", which needs the package mlflow'):
+        fit(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -1,11 +1,9 @@
-"""`fit` with a model of one's own: it learns, is saved, resumes, and is extended as a recipe's is."""
+"""fit(model, …): the settings, the loss and the batches of a model that no recipe describes."""
 
 from __future__ import annotations
 
 import re
-import shutil
 import signal
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,11 +16,13 @@ from regard.files import DamagedFileError
 from regard.training import Run, fit
 from regard.training.checkpoint import read_checkpoint
 from regard.training.own_model import ModelData, ModelRecipe
+from regard.training.recipe_sections import RecipeError
 from regard.training.run import learning_curve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
 
 SETTINGS: dict[str, Any] = {
     "rate": 0.05,
@@ -98,8 +98,7 @@ def test_a_model_of_another_shape_leaves_a_finished_run_as_it_was(batches: list[
     data = {"train": batches, "valid": batches}
     run = fit(line(), tmp_path / "run", **data, updates=10, **SETTINGS).folder
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    message = r"^map\.weight has shape \[1, 1\] in the checkpoint of \S+run and has shape \[2, 1\] in the model: resume"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(RuntimeError, match=r"size mismatch for model.map.weight: .*\[1, 1\].*\[2, 1\]"):
         fit(Plane(), run, **data, updates=20, resume=True, **SETTINGS)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
@@ -270,21 +269,7 @@ def test_without_validation_the_last_weights_are_kept(
     assert torch.equal(resumed.map.weight, last.map.weight)
 
 
-def test_a_run_shows_how_far_it_is(batches: list[Any], tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    run = fit(line(), folder, train=batches, valid=batches, updates=20, **SETTINGS)
-    best = min(loss for _, loss in learning_curve(run.metrics, "valid_loss"))
-    assert repr(run) == f"Run({str(folder)!r}, finished, update 20, best valid_loss {best:.4g} at update 20)"
-    (folder / "model").rename(folder / "elsewhere")
-    assert repr(run).startswith(f"Run({str(folder)!r}, not finished, update 20, best")
-    assert repr(Run(tmp_path / "none", run.recipe)) == f"Run({str(tmp_path / 'none')!r}, not finished)"
-    run.last.write_bytes(b"damaged")
-    assert repr(run) == f"Run({str(folder)!r}, not finished)"
-
-
-def test_no_message_names_an_option_of_the_command_line(
-    batches: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_message_names_an_option_of_the_command_line(batches: list[Any], tmp_path: Path) -> None:
     options: dict[str, Any] = {"train": batches, "valid": batches, **SETTINGS}
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").touch()
@@ -295,10 +280,6 @@ def test_no_message_names_an_option_of_the_command_line(
         fit(line(), run.folder, resume=True, updates=20, **options)
     with pytest.raises(ValueError, match=r"with a model into which the weights of .*run are loaded before fit$"):
         fit(line(), run.folder, resume=True, updates=20, ema=0.9, **options)
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=0))
-        with pytest.raises(OSError, match="free some, choose another folder, the second argument of fit, or lower"):
-            fit(line(), tmp_path / "full", **options)
     for file in (run.last, run.previous):
         file.write_bytes(b"damaged")
     with pytest.raises(DamagedFileError, match=r"train anew with --force \(in Python with force=True\)"):
@@ -344,3 +325,34 @@ def _signalled(
         return loss(model, batch)
 
     return with_signal
+
+
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"updtes": 3}, "updtes: unknown key; did you mean updates?"),
+    ({"updates": "many"}, "updates: is 'many'; it should be a valid integer"),
+    ({"rate": -1}, "rate: is -1; it should be greater than 0"),
+    ({"betas": (0.9, 0.99)}, "betas: is (0.9, 0.99); it should be a list, such as [0.9, 0.99]"),
+    ({"seed": -1}, "seed: is -1; it should be at least 0"),
+]
+
+
+@pytest.mark.parametrize(("given", "line"), MISTAKES)
+def test_a_mistake_is_named(given: dict[str, Any], line: str, tmp_path: Path) -> None:
+    settings = dict(given)
+    with pytest.raises(RecipeError) as caught:
+        ModelRecipe.of_call(tmp_path / "run", settings.pop("seed", 1), settings, [])
+    title, *lines = str(caught.value).split("\n  ")
+    assert title == "the call of fit(model, …) has 1 error:"
+    assert len(lines) == 1
+    assert lines[0].startswith(line)
+    assert "https" not in lines[0]
+
+
+def test_a_file_with_other_settings_is_named_with_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text('name = "x"\n[training]\nrate = "fast"\n')
+    message = r"began: it has 1 error: training\.rate: is 'fast'; it should be a valid number$"
+    with pytest.raises(ValueError, match=message):
+        ModelRecipe.open(tmp_path)
+    (tmp_path / "recipe.toml").write_text("name =")
+    with pytest.raises(ValueError, match="began: Invalid value"):
+        ModelRecipe.open(tmp_path)

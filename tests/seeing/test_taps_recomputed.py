@@ -115,12 +115,12 @@ def test_the_graph_of_lightning_attention_is_not_kept() -> None:
 
 @torch.no_grad()
 def test_a_matrix_too_large_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    from regard.seeing import taps_linear
+    from regard.seeing import taps_recomputed
 
     model = Retention()
     with watch(model) as seen:
         model(torch.randn(1, 5, 2, 4))
-    monkeypatch.setattr(taps_linear, "LARGEST", 100)
+    monkeypatch.setattr(taps_recomputed, "LARGEST", 100)
     with pytest.raises(ValueError, match="2 × 5 × 5 numbers of 200"):
         _ = seen[0].weights
 
