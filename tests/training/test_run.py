@@ -15,7 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 from regard.commands import app
-from regard.decoding.exports import outdated_exports
+from regard.decoding.load_model_and_tokenizers import outdated_exports
 from regard.models import load
 from regard.training import fit, recipe_files, results
 from regard.training.run import Run, commit, learning_curve

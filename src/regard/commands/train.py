@@ -9,22 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from . import inputs
-from .app import (
-    Beams,
-    Device,
-    EngineName,
-    PairColumns,
-    Precision,
-    SavePlot,
-    TrainedModel,
-    app,
-    check_outputs,
-    find_device,
-    output_console,
-    remark,
-    search_settings,
-)
+from . import inputs, options
+from .options import app, check_outputs, find_device, output_console, remark, search_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -122,7 +108,7 @@ TASKS = {  # that an option applies to
 
 @app.command()
 def evaluate(
-    run: TrainedModel,
+    run: options.TrainedModel,
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -133,16 +119,16 @@ def evaluate(
     split: Annotated[
         Literal["test", "valid"] | None, typer.Option(help="Which split of the run's own data. [default: test]")
     ] = None,
-    columns: PairColumns = None,
+    columns: options.PairColumns = None,
     tokenised: Annotated[bool, typer.Option("--tokenised", help="The text of the file is tokenised already.")] = False,
-    beams: Beams = None,
+    beams: options.Beams = None,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the model's output for each source, a line each.")
     ] = None,
-    save_plot: SavePlot = None,
-    engine: EngineName = "torch",
-    precision: Precision = "float32",
-    device: Device = "auto",
+    save_plot: options.SavePlot = None,
+    engine: options.EngineName = "torch",
+    precision: options.Precision = "float32",
+    device: options.Device = "auto",
 ) -> None:
     """Score a model: a translator by BLEU, chrF, perplexity, alignment and speed, others by the metrics of their task.
 
@@ -267,7 +253,7 @@ def compare(
         list[Path], typer.Argument(metavar="RUN", help="Folders of runs that were evaluated, or of models in them.")
     ],
     data: Annotated[str | None, typer.Option(metavar="NAME", help="Only scores on this data, e.g. test.")] = None,
-    save_plot: SavePlot = None,
+    save_plot: options.SavePlot = None,
 ) -> None:
     """Compare evaluated runs in a table.
 
@@ -382,7 +368,7 @@ def break_it(
         Path,
         typer.Option(metavar="FOLDER", help="The two runs are written to FOLDER/PART-whole and FOLDER/PART-broken."),
     ] = Path("runs/break"),
-    save_plot: SavePlot = None,
+    save_plot: options.SavePlot = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing runs.")] = False,
 ) -> None:
     """Train a small Transformer whole and without one of its parts, and compare the two.

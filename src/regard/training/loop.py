@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..decoding.exports import outdated_exports
+from ..decoding.load_model_and_tokenizers import outdated_exports
 from ..decoding.search_graphs import release_graphs
 from ..files import replacing_folder
 from ..messages import redacted

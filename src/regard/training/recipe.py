@@ -193,7 +193,7 @@ def with_longest(values: dict[str, Any]) -> dict[str, Any]:
     """A recipe's values with the default of data.longest, which is that of the source, unless the data has its own."""
     data, source = values.get("data"), values.get("source")
     kind = getattr(source, "kind", None) or (source.get("kind") if isinstance(source, dict) else None)
-    if kind not in LONGEST or not isinstance(data, dict) or "longest" in data:
+    if not isinstance(kind, str) or kind not in LONGEST or not isinstance(data, dict) or "longest" in data:
         return values
     chosen, name = by_kind(Data).get(str(data.get("kind"))), str(data.get("kind"))
     if chosen is None and plugin_path(name, "data") is not None:

@@ -25,8 +25,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..decoding.exports import record_run_exports
-from ..decoding.load_model_and_tokenizers import is_earlier
+from ..decoding.load_model_and_tokenizers import is_earlier, record_run_exports
 from ..files import is_leftover, make_folder, read_object, remove_unfinished, sha256, write_text
 from ..messages import is_secret, redacted
 from .recipe import recipe_toml
