@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from ..models.pretrained import Kind
     from .run import Run
 
     Weights = dict[str, Tensor]
@@ -227,7 +228,7 @@ class Checkpoints:
         """The updates that the average is over."""
         return [snapshot_update(file) for file in self._window()]
 
-    def take(self, update: int, weights: Weights, kind: str = "update") -> None:
+    def take(self, update: int, weights: Weights, kind: Kind = "update") -> None:
         """Keep the weights of an update; `kind` is "best" for those with the best score so far.
 
         Older ones stay until `forget`: the checkpoints before may still refer to them.

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
 
     from ..data.batches import Batch
     from ..models.decoder import Loss
+    from ..models.pretrained import Kind
     from .batches import Corpora
     from .fitting import ProgressBar
     from .recipe_sections import TrainingSection
@@ -337,7 +338,7 @@ class Training:
         self.bar.say(f"update {self.update:,} is saved")
         self.stops = True
 
-    def _keep(self, kind: str) -> None:
+    def _keep(self, kind: Kind) -> None:
         weights = self._weights()
         if self.processes.is_first:
             self.checkpoints.take(self.update, weights, kind)
