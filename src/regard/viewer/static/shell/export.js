@@ -42,7 +42,7 @@ export async function exportView(shell, kind, asShown = false) {
       return kind === "svg" ? new Blob([svgOf(figure)], { type: "image/svg+xml" }) : pngOf(figure);
     };
     const table = kind === "csv" ? await shell.view?.table?.() : null;
-    if (kind === "csv" && !table?.[1]) throw new Error(NOTHING);
+    if (kind === "csv" && !table) throw new Error(NOTHING);
     if (table) save(name, new Blob([csvOf(table)], { type: "text/csv" }));
     else save(name, await (asShown ? drawing() : shell.theme.onWhite(drawing)));
     shell.notice(`Saved ${name}`);

@@ -244,7 +244,7 @@ export function labelContributions(context, result) {
       `Colours from ${number(-most)} (takes from the score) to ${number(most)} (adds to it). `,
       el(
         "span.badge",
-        { "data-kept": String(kept), title: words },
+        { "data-kept": String(kept) },
         `Contributions ${kept ? "" : "do not "}add up · error ${number(result.contribution_error)}`,
       ),
     ),

@@ -24,7 +24,7 @@ function explanation() {
     el("b", "without it"),
     ": the change of this number when the head’s output is set to zero, measured. ",
     el("b", "estimate"),
-    ": the change that the gradient predicts, without running the model again. ",
+    ": the change that the gradient predicts, minus the sum of its contributions Σ g · o. ",
     "Right of the line the number rises without the head, left of it it falls.",
   ];
 }
@@ -152,12 +152,7 @@ class EffectsView {
       const name = el("th", { scope: "row" }, el("button.quiet", attributes, this.name(one)));
       return el("tr", name, this.cell(one.change, most), this.cell(one.estimate, most));
     });
-    const titles = [
-      ["head", "Layer and head; opens it in Heads"],
-      ["without it", "The score of the answer with this head set to zero, less the score with it: measured"],
-      ["estimate", "Minus the sum of its contributions, Σ g · o: what the gradient expects of that"],
-    ].map(([name, title]) => el("th", { scope: "col", title }, name));
-    return table("table.figures.effects", titles, rows);
+    return table("table.figures.effects", ["head", "without it", "estimate"], rows);
   }
 
   /** A number, and a bar from the zero line in the middle: to the right where it is positive. */

@@ -58,8 +58,6 @@ class Heads {
   pins;
   /** @type {State} */
   state;
-  /** What the heads of all layers do; null until the server has said it. @type {any[] | null} */
-  patterns = null;
 
   constructor(root, context) {
     this.context = context;
@@ -76,7 +74,6 @@ class Heads {
     this.split = el("div.split", this.aside.answer.button, this.aside.root);
     root.append(this.controls.root, this.split);
     this.update(context.state.get());
-    this.aside.findPatterns();
     this.box.scrollTop = bounded(this.state.at, 0, this.querySide.labels.length) * this.row;
   }
 

@@ -1,4 +1,5 @@
 // Map: the whole matrix of one head, from all of it down to single weights with their tokens; two heads in step.
+import { fetchTrace } from "../data/sources.js";
 import { levelAt, Tiles, wordSource } from "../data/tiles.js";
 import { callOf, callPath, chosenQuery, fileParts, labelAt, layerTitle, sideOf } from "../data/tokens.js";
 import { clipped, inks, makeBoard, onPaper, painter, place, write } from "../draw/canvas.js";
@@ -120,10 +121,7 @@ class MapView {
     if (!id || id === trace.id || this.others.has(key)) return;
     this.others.set(key, null);
     try {
-      const path = `/api/traces/${encodeURIComponent(id)}`;
-      const first = await source.get(path); // says how many texts it has: maybe fewer than the other
-      const own = Math.min(entry, first.batch - 1);
-      this.others.set(key, own > 0 ? await source.get(path, { entry: own }) : first);
+      this.others.set(key, await fetchTrace(source, id, entry)); // it may have fewer texts
     } catch (error) {
       fail(error);
       this.set({ other: null });
