@@ -360,16 +360,13 @@ class DatasetSplit:
     def open(self) -> Any:
         """An `IterableDataset`: nothing is downloaded but what is read."""
         datasets = _library(self, "datasets")
-        # Before version 4, `datasets` ran the script of a dataset if the user agreed; since then it runs none.
-        no_script = {"trust_remote_code": False} if int(datasets.__version__.partition(".")[0]) < 4 else {}
-        try:
+        try:  # since version 4 it runs no script of a dataset
             return datasets.load_dataset(
                 self.name,
                 self.configuration or None,
                 split=self.split,
                 revision=self.revision or None,
                 streaming=True,
-                **no_script,
             )
         except (OSError, ValueError, RuntimeError) as error:  # no such name, no network; no such split; its own code
             raise ValueError(f"{self} cannot be read: {error}") from error
