@@ -109,10 +109,7 @@ declare global {
 
   type Level = "token" | "word";
   type Pen = CanvasRenderingContext2D;
-  type Picture =
-    | { width: number; height: number; draw(pen: Pen): void }
-    | { svg: string }
-    | { canvas: HTMLCanvasElement };
+  type Picture = { width: number; height: number; draw(pen: Pen): void };
   /** What a picture's colours mean: one colour for each entry, or a ramp from one number to another, or both. */
   interface Legend {
     entries?: { label: string; color: string }[];

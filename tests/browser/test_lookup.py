@@ -1,8 +1,7 @@
-"""Look-up: the formula in the page against regard's, and the playground as a person uses it."""
+"""Look-up: the playground as a person uses it. Its formulas are compared with regard's in tests/static."""
 
 from __future__ import annotations
 
-from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,59 +16,12 @@ if TYPE_CHECKING:
 
     from regard.viewer.server import Server
 
-ENERGIES = {
-    "Exact": r.Exact(), "InverseDistance": r.InverseDistance(), "Gaussian": r.Gaussian(0.7), "Cosine": r.Cosine(),
-    "Dot": r.Dot(), "ScaledDot": r.ScaledDot(),
-}  # fmt: skip
-NORMALIZERS = {
-    "Proportional": r.Proportional(), "Softmax": r.Softmax(0.4), "Sparsemax": r.Sparsemax(), "Entmax": r.Entmax(1.3),
-    "Hard": r.Hard(), "Unnormalized": r.Unnormalized(),
-}  # fmt: skip
-PARAMETERS = {"sigma": 0.7, "temperature": 0.4, "alpha": 1.3}
-FORMULA = """async ([query, keys, values, mask, energy, normalize, parameters]) => {
-    const math = await import("/static/views/lookup_formulas.js");
-    const e = math.energies(energy, query, keys, mask, parameters);
-    const w = math.weights(normalize, e, parameters);
-    return [w, math.average(w, values)];
-}"""
-
 
 @pytest.fixture
 def playground(page: Page, server: Server) -> Page:
     page.goto(f"{server.url}#view=lookup")
     page.wait_for_selector(".lookup-table")
     return page
-
-
-def test_formula_is_regards(playground: Page) -> None:
-    g = torch.Generator().manual_seed(0)
-    for energy, normalize in product(ENERGIES, NORMALIZERS):
-        if normalize == "Proportional" and energy in ("Gaussian", "Cosine", "Dot", "ScaledDot"):
-            continue  # energies below zero, which it refuses
-        q, k, v = (torch.randn(n, d, generator=g, dtype=torch.float64) for n, d in ((1, 3), (7, 3), (7, 2)))
-        k[2] = q[0]  # one key is equal, for Exact and for the distances
-        open_ = torch.tensor([True] * 6 + [False])
-        given = [q[0].tolist(), k.tolist(), v.tolist(), (~open_).tolist(), energy, normalize, PARAMETERS]
-        weights, z = playground.evaluate(FORMULA, given)
-        expected, w = r.attend(
-            q, k, v, energy=ENERGIES[energy], normalize=NORMALIZERS[normalize], mask=r.dense(open_[None]), weights=True
-        )
-        named = f"{energy} {normalize}"
-        torch.testing.assert_close(
-            torch.tensor([weights], dtype=torch.float64), w.dense(), atol=1e-12, rtol=1e-9, msg=named
-        )
-        torch.testing.assert_close(torch.tensor([z], dtype=torch.float64), expected, atol=1e-12, rtol=1e-9, msg=named)
-
-
-def test_nothing_to_see_gives_zeros_and_negative_energies_are_refused(playground: Page) -> None:
-    for normalize in NORMALIZERS:
-        weights, z = playground.evaluate(
-            FORMULA, [[1.0], [[1.0], [2.0]], [[3.0], [4.0]], [True, True], "Dot", normalize, PARAMETERS]
-        )
-        assert weights == [0, 0]
-        assert z == [0]
-    with pytest.raises(Exception, match="Proportional needs energies ≥ 0, got -2"):
-        playground.evaluate(FORMULA, [[1.0], [[-2.0]], [[3.0]], [False], "Dot", "Proportional", PARAMETERS])
 
 
 def test_boxes_by_dragging_typing_and_keys(playground: Page) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from regard.data.corpora import phrasebook, scenes, tones
 from regard.data.media import SoundReader
-from regard.decoding import generate, load_model_and_tokenizers
+from regard.decoding import load_model_and_tokenizers
 from regard.viewer import model_routes as outputs
 from regard.viewer.contributions import next_tokens
 from regard.viewer.inside import inside_view, neuron_view
@@ -207,13 +207,9 @@ def test_samples_and_the_neuron_view(viewer: Page) -> None:
 
 def test_the_character_model(viewer: Page) -> None:
     """The likeliest characters, and the weights of every layer and head."""
-    loaded = load_model_and_tokenizers.load("shakespeare-transformer")
-    prompt = "ROMEO:\nBut soft, what"
-    expected = "".join(generate(loaded.model, loaded.tokenizers.target, prompt, tokens=30))
-    name = "shakespeare-transformer"
-    assert viewer.evaluate(f"(prompt) => regard.source.live.continued('{name}', prompt, 30)", prompt) == expected
-    trace = Library([], installed_models()).read(name, prompt, generate=10)
-    made = post(viewer, "/api/traces", {"model": name, "text": prompt, "generate": 10})["id"]
+    name, prompt = "shakespeare-transformer", "ROMEO:\nBut soft, what"
+    trace = Library([], installed_models()).read(name, prompt, generate=30)
+    made = post(viewer, "/api/traces", {"model": name, "text": prompt, "generate": 30})["id"]
     check_weights(viewer, made, trace)
 
 

@@ -281,23 +281,6 @@ def test_one_thread_trains_a_narrow_recurrent_model(name: str, changes: list[str
         torch.set_num_threads(before)
 
 
-def test_slow_updates_are_shown_between_two_lines_of_metrics(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And metrics.csv is the same as if they were not."""
-    from regard.training import fitting
-
-    recipe = recipe_files.load_recipe(file, ["training.updates=8", "training.log_every=4", "training.save_every=8"])
-    fit(recipe, tmp_path / "fast")
-    capsys.readouterr()
-    monkeypatch.setattr(fitting, "QUIET", 0.0)
-    fit(recipe, tmp_path / "slow")
-    shown = capsys.readouterr().out
-    assert shown.startswith(f"preparing the data, into {tmp_path / 'slow' / 'data'}\n")
-    assert all(f"update {update} of 8: loss " in shown for update in range(1, 9))
-    assert measured(tmp_path / "slow") == measured(tmp_path / "fast")
-
-
 def test_a_pipe_hears_now_and_then_how_far_training_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

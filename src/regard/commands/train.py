@@ -156,6 +156,7 @@ def evaluate(
         raise ValueError("--split chooses among the run's own data; leave it out, or the FILE")
     inputs.require_there(file)
     from ..decoding import load_model_and_tokenizers
+    from ..decoding.load_model_and_tokenizers import is_earlier
     from ..files import write_text
     from ..training import results
     from ..training.evaluation import TaskEvaluation, evaluate_loaded, pairs_of_run
@@ -200,12 +201,13 @@ def evaluate(
             results.save_length_curves(save_plot, {_label(loaded, run): evaluation})
             files.append(save_plot)
         if loaded.run is not None:
+            place = loaded.folder if is_earlier(loaded.folder) else loaded.run
             how: list[str] = [precision if engine == "torch" else engine]
             if loaded.update is not None:  # the run is not finished
                 how.append(f"update {loaded.update}")
             variant = ", ".join(each for each in how if each != "float32")
             name = f"{data} ({variant})" if variant else data
-            files.append(results.save_result(loaded.run, name, evaluation, digest))
+            files.append(results.save_result(place, name, evaluation, digest))
     except OSError as error:
         write_error = error
     console = output_console()
@@ -268,14 +270,12 @@ def compare(
     from ..training import results
     from ..training.evaluation import TranslationEvaluation
 
-    evaluated = [run for run in runs if (results.results_folder(run) / results.NAME).is_file()] or runs[:1]
-    for run in runs:
-        if run not in evaluated:
-            remark(f"{run} has no {results.NAME}; make it with: regard evaluate {run}")
-    rows = [row for row in results.compare(evaluated, remark) if data in (None, row.data)]
+    rows = [row for row in results.compare(runs, remark) if data in (None, row.data)]
     if not rows:
         raise ValueError(
-            "there are no scores to compare" if data is None else f"none of these runs was evaluated on {data}"
+            "there are no scores to compare; make them with: regard evaluate RUN"
+            if data is None
+            else f"none of these runs was evaluated on {data}"
         )
     if save_plot is not None:
         translations = [(row, row.evaluation) for row in rows if isinstance(row.evaluation, TranslationEvaluation)]

@@ -3,6 +3,7 @@ steps (Bahdanau et al. 2015), between two of them (Nematus) or afterwards (Luong
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, cast
 
@@ -127,9 +128,58 @@ class RecurrentStep(NamedTuple):
     state: RecurrentState
     context: Float[Tensor, "rows memory"] | None = None
     weights: Float[Tensor, "rows places"] | None = None
+    log_prob: Float[Tensor, "rows"] | None = None  # of a sampled place
+    entropy: Float[Tensor, "rows"] | None = None  # of the distribution that it is a sample of
 
 
-class RecurrentDecoder(Decoder[RecurrentState]):
+class LoopDecoder(Decoder[RecurrentState]):
+    """A decoder each of whose steps needs the one before: `forward` is a loop of `next`.
+
+    What its first cell makes of the words, W y_{t−1} + b, is computed for all steps at once.
+    """
+
+    @abstractmethod
+    def embed(self, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch embedding"]:
+        """The words as vectors y."""
+
+    @abstractmethod
+    def input_gates(self, y: Float[Tensor, "*batch embedding"]) -> Float[Tensor, "*batch gates"]:
+        """W y + b."""
+
+    @abstractmethod
+    def next(self, gates: Float[Tensor, "rows gates"], state: RecurrentState) -> RecurrentStep:
+        """One step, given the part of its gates that depends on the last word: W y_{t−1} + b."""
+
+    @abstractmethod
+    def features(
+        self, y: Float[Tensor, "rows time embedding"], steps: list[RecurrentStep]
+    ) -> Float[Tensor, "rows time width"]:
+        """What predicts the next word, for every step."""
+
+    def forward(
+        self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
+    ) -> DecoderOutput:
+        y, state = self.embed(tokens), self.start(annotations)  # y [batch, target, embedding]
+        steps = []
+        for gates in self.input_gates(y).unbind(1):
+            steps.append(self.next(gates, state))
+            state = steps[-1].state
+        return self.decoded(y, steps, weights)
+
+    def decoded(self, y: Float[Tensor, "batch target e"], steps: list[RecurrentStep], weights: bool) -> DecoderOutput:
+        maps = [step.weights for step in steps if step.weights is not None]
+        return DecoderOutput(self.features(y, steps), torch.stack(maps, 1)[:, None] if weights and maps else None)
+
+    def step(
+        self, tokens: Int[Tensor, "rows"], state: RecurrentState, *, weights: bool = False
+    ) -> tuple[Float[Tensor, "rows width"], RecurrentState, Float[Tensor, "rows maps places"] | None]:
+        y = self.embed(tokens)
+        step = self.next(self.input_gates(y), state)
+        maps = step.weights[:, None] if weights and step.weights is not None else None
+        return self.features(y[:, None], [step])[:, 0], step.state, maps
+
+
+class RecurrentDecoder(LoopDecoder):
     """h_t = cell([y_{t−1}; c], h_{t−1}), c the encoder's summary (Cho et al. 2014; Sutskever et al. 2014).
 
     Reads out tanh(W [h_t; y_{t−1}; c]), or the larger of each two numbers (maxout) in place of the tanh (Bahdanau et
@@ -158,16 +208,12 @@ class RecurrentDecoder(Decoder[RecurrentState]):
         join = nn.Linear(config.width + config.embedding + memory, config.embedding * twice)
         return join, output_matrix(config.embedding, vocabulary)
 
-    def forward(
-        self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
-    ) -> DecoderOutput:
-        y, state = self._embed(tokens), self.start(annotations)  # y [batch, target, embedding]
-        steps = []
-        for gates in self.cells[0].input_gates(y).unbind(1):
-            steps.append(self.next(gates, state))
-            state = steps[-1].state
-        maps = [step.weights for step in steps if step.weights is not None]
-        return DecoderOutput(self.features(y, steps), torch.stack(maps, 1)[:, None] if weights and maps else None)
+    def embed(self, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch embedding"]:
+        y: Tensor = self.dropout(drop_words(self.embedding(tokens), self.word_dropout))
+        return y
+
+    def input_gates(self, y: Float[Tensor, "*batch embedding"]) -> Float[Tensor, "*batch gates"]:
+        return self.cells[0].input_gates(y)
 
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> RecurrentState:
         summary, config, rows = annotations.summary, self.config, annotations.lengths.shape[0] * beams
@@ -182,16 +228,7 @@ class RecurrentDecoder(Decoder[RecurrentState]):
             masks = [self.recurrent_dropout(torch.ones_like(zeros)) for _ in masks]
         return RecurrentState(hidden, memory, None if self.context is None else summary, masks, beams=beams)
 
-    def step(
-        self, tokens: Int[Tensor, "rows"], state: RecurrentState, *, weights: bool = False
-    ) -> tuple[Float[Tensor, "rows width"], RecurrentState, Float[Tensor, "rows maps places"] | None]:
-        y = self._embed(tokens)
-        step = self.next(self.cells[0].input_gates(y), state)
-        maps = step.weights[:, None] if weights and step.weights is not None else None
-        return self.features(y[:, None], [step])[:, 0], step.state, maps
-
     def next(self, gates: Float[Tensor, "rows gates"], state: RecurrentState) -> RecurrentStep:
-        """One step, given the part of its gates that depends on the last word: W y_{t−1} + b."""
         if self.context is not None and state.summary is not None:
             gates = gates + self.context(state.summary).repeat_interleave(state.beams, 0)
         return RecurrentStep(self.stacked(state, self.cells[0](gates, state.hidden[0], mask=state.masks[0])))
@@ -206,7 +243,6 @@ class RecurrentDecoder(Decoder[RecurrentState]):
     def features(
         self, y: Float[Tensor, "rows time embedding"], steps: list[RecurrentStep]
     ) -> Float[Tensor, "rows time width"]:
-        """What predicts the next word, for every step."""
         parts = [torch.stack([step.state.hidden[-1][0] for step in steps], 1), y]
         state = steps[0].state
         if state.summary is not None:
@@ -216,10 +252,6 @@ class RecurrentDecoder(Decoder[RecurrentState]):
         joined = linear(self.join, torch.cat([part.to(y.dtype) for part in parts], -1))
         maxout = self.config.readout == "maxout"
         return self.dropout(joined.unflatten(-1, (-1, 2)).amax(-1) if maxout else torch.tanh(joined))  # type: ignore[no-any-return]
-
-    def _embed(self, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch embedding"]:
-        y: Tensor = self.dropout(drop_words(self.embedding(tokens), self.word_dropout))
-        return y
 
 
 class BahdanauDecoder(RecurrentDecoder):

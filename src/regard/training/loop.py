@@ -161,7 +161,6 @@ class Training:
                 self._log()
             elif update % settings.validate_every == 0 or update % settings.save_every == 0:
                 self._require_finite()
-            self._show()
             if self.corpora.validates and (update % settings.validate_every == 0 or last):
                 self.validate()
             self.stops = self._is_over()
@@ -233,17 +232,9 @@ class Training:
         self._record(line)
         self._require_finite()
         self._sums = None
-        self._move_bar(line["loss"], line["tokens_per_second"])
-
-    def _show(self) -> None:
-        """The loss since the last line of metrics, between two of them: updates may be slow."""
-        if self._sums is not None and self.bar.is_due:
-            tokens, total, _ = self._sums.tolist()
-            self._move_bar(total / tokens, tokens / (time.perf_counter() - self._since))
-
-    def _move_bar(self, loss: float, speed: float) -> None:
         unit = getattr(self.model, "unit", "tokens")  # what the loss is a sum of
-        self.bar.move(self.update, f"loss {loss:.3f}  {speed:,.0f} {unit}/s  {self._figures}")
+        speed = f"{line['tokens_per_second']:,.0f} {unit}/s"
+        self.bar.move(self.update, f"loss {line['loss']:.3f}  {speed}  {self._figures}")
 
     def _record(self, line: dict[str, int | float]) -> None:
         asked = False

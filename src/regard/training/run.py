@@ -19,14 +19,14 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..decoding.load_model_and_tokenizers import is_earlier, record_run_exports
-from ..files import DamagedFileError, is_leftover, make_folder, read_object, remove_unfinished, sha256, write_text
+from ..files import is_leftover, make_folder, read_object, remove_unfinished, sha256, write_text
 from ..messages import is_secret, redacted
 from .recipe import recipe_toml
 from .recipe_files import load_recipe
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from .recipe import Recipe
 
-RECIPE, METRICS = "recipe.toml", "metrics.csv"
+RECIPE, METRICS, RESULTS = "recipe.toml", "metrics.csv", "results.json"
 # What a run and its commands write, beside the recipe and the checkpoints.
 OWNED = (
     "model",
@@ -45,7 +45,7 @@ OWNED = (
     "tensorboard",
     "wandb",
     "mlflow",
-    "results.json",
+    RESULTS,
     "ctranslate2",
     "onnx",
     "provenance.json",
@@ -122,12 +122,14 @@ class Run:
         return file
 
     def extend(self, recipe: Recipe, update: int) -> Run:
-        """The same run with a changed recipe. A finished model, of this update, moves to model-UPDATE/.
+        """The same run with a changed recipe. A finished model, of this update, moves to model-UPDATE/ with its scores.
 
         Where that exists, to model-UPDATE-2/ and so on: nothing is replaced.
         The recipe is written last: killed before, the run is finished again from its checkpoint.
         """
         if self.model.exists():
+            if (self.folder / RESULTS).is_file():
+                (self.folder / RESULTS).replace(self.model / RESULTS)
             self.model.rename(self._free_name(f"model-{update}"))
         write_text(self.folder / RECIPE, recipe_toml(recipe))
         return Run(self.folder, recipe)
@@ -354,16 +356,12 @@ class RunExtension:
     def begin(self) -> None:
         """Record the session, move a finished model away and write the recipe, when nothing is left to be checked.
 
-        Exports and results of an earlier version first get a record of the model that they are of. In this order:
-        after a kill between any two, the recipe is still the old one.
+        Exports of an earlier version first get a record of the model that they are of. In this order: after a kill
+        between any two, the recipe is still the old one.
         """
         if self.has_begun:
             return
-        from .results import record_run_results  # imports scores, which training alone does not need
-
         record_run_exports(self._run.folder, self._run.model)
-        with suppress(DamagedFileError):  # what cannot be read is nobody's score
-            record_run_results(self._run.folder)
         Provenance(self._run.folder).begin_session(self._update, self.changed)
         self._run.extend(self._recipe, self._update)
         self.has_begun = True

@@ -12,6 +12,7 @@ test("CSV as RFC 4180 has it, without formulas", () => {
 
 test("names of files have letters that every system takes", () => {
   assert.equal(nameOf(["org/mini lm", "layer3", "", "../head7", "map"]), "regard-org-mini-lm-layer3-head7-map");
+  assert.equal(nameOf(["../a b\u202e/\u2603:*?", "", ".."]), "regard-a-b");
   assert.equal(nameOf(["x".repeat(300)]).length, 150);
 });
 

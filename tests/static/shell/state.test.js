@@ -7,6 +7,7 @@ test("a state survives its link", () => {
     { view: "heads", trace: "a b/c:1", heads: [0, 3], mass: 0.25, shift: -4 },
     { text: "é & = # % ü 🙂 [0]", pins: ["q3", "k10"], lookup: { query: "1, 2", rows: [] } },
     { trace: "12", call: "0", level: "word" },
+    { a: "12", b: 12, c: "true", d: true, e: "x&y=z#%", f: [1, "q3"], g: "plain words", h: "1e5", i: "" },
   ];
   for (const state of states) assert.deepEqual(decode(`#${encode(state)}`), state);
 });

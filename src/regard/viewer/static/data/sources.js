@@ -309,6 +309,14 @@ export class WidgetSource {
   }
 }
 
+/** A trace, one text of its batch: the last one, where it has fewer. @param {Source} source @returns {Promise<Trace>} */
+export async function fetchTrace(source, id, entry) {
+  const path = `/api/traces/${encodeURIComponent(id)}`;
+  const first = await source.get(path);
+  const own = Math.min(entry, first.batch - 1);
+  return own > 0 ? source.get(path, { entry: own }) : first;
+}
+
 /** The pictures or sounds that ship, as files, for views that would otherwise begin empty; none where the source has none.
  *
  * @param {Source} source @param {"pictures" | "sounds"} kind

@@ -42,13 +42,10 @@ export function sideOf(trace, call, which, level) {
 
 /** The label that holds a position. */
 export function labelAt({ groups }, position) {
-  let [low, high] = [0, groups.length - 1];
-  while (low < high) {
-    const middle = Math.ceil((low + high) / 2);
-    if (groups[middle][0] <= position) low = middle;
-    else high = middle - 1;
-  }
-  return low;
+  return Math.max(
+    0,
+    groups.findLastIndex((group) => group[0] <= position),
+  );
 }
 
 /** The token that is chosen as a query in the Heads view, which other views show too; null where none is. @param {State} state */

@@ -1,6 +1,6 @@
 // An alignment: words of the target down, words of the source across, a weight in every cell.
 import { inks, makeBoard, place, rotatedText, sheet, shortened } from "./canvas.js";
-import { exact } from "./elements.js";
+import { bounded, exact } from "./elements.js";
 
 const [SMALL, LARGE] = [12, 36]; // pixels of a cell
 const EDGE = { top: 72, right: 30, bottom: 8 };
@@ -25,11 +25,8 @@ export class Alignment {
       if (!step || !this.rows.length) return;
       event.preventDefault();
       const { row, column } = this.lit ?? { row: 0, column: 0 };
-      const within = (x, most) => Math.min(Math.max(x ?? 0, 0), most - 1);
-      const [r, c] = [
-        within((row ?? 0) + step[0], this.rows.length),
-        within((column ?? 0) + step[1], this.columns.length),
-      ];
+      const r = bounded((row ?? 0) + step[0], 0, this.rows.length - 1);
+      const c = bounded((column ?? 0) + step[1], 0, this.columns.length - 1);
       this.point({ row: r, column: c });
       this.context.announce(`${this.rows[r]} looks at ${this.columns[c]}: ${exact(this.weights[r][c])}`);
     });
@@ -133,17 +130,12 @@ export class Alignment {
 
 const [HEIGHT, GAP, PAD] = [24, 4, 6];
 
-/** Shade an element by x, 0 to 1; below a fiftieth it stays plain. */
-export function shade(node, x, palette) {
-  node.style.background = x > 0.02 ? palette.ramp(x) : "";
-  node.style.color = x > 0.02 ? palette.over(x) : "";
-}
-
-/** Shade an element by x, −1 to 1. */
-export function shadeSigned(node, x, palette) {
+/** Shade an element by x, 0 to 1, or −1 to 1 where it is `signed`; below a fiftieth it stays plain. */
+export function shade(node, x, palette, signed = false) {
+  const [fill, over] = signed ? [palette.signed, palette.overSigned] : [palette.ramp, palette.over];
   const plain = Math.abs(x) <= 0.02;
-  node.style.background = plain ? "" : palette.signed(x);
-  node.style.color = plain ? "" : palette.overSigned(x);
+  node.style.background = plain ? "" : fill(x);
+  node.style.color = plain ? "" : over(x);
 }
 
 /** Draw labels in lines no wider than `width`, from (x, y) down; returns the y below the last line. */

@@ -27,24 +27,30 @@ export function el(name, ...children) {
 
 const DIRECT = { value: 1, checked: 1, disabled: 1, hidden: 1, selected: 1, htmlFor: 1, tabIndex: 1 };
 
-/** A select with a label: options are [value, text] pairs. */
+/** A select with a label: options are [value, text] pairs, or {title} by value. */
 export function choice(label, options, value, changed, attributes = {}) {
+  const pairs = Array.isArray(options)
+    ? options
+    : Object.entries(options).map(([key, option]) => [key, option.title ?? key]);
   const select = el(
     "select",
     { ...attributes, onchange: () => changed(select.value) },
-    ...options.map(([key, text]) => el("option", { value: key, selected: String(key) === String(value) }, text)),
+    ...pairs.map(([key, text]) => el("option", { value: key, selected: String(key) === String(value) }, text)),
   );
   return el("label.field", el("span", label), select);
 }
 
-/** A row of buttons of which one is pressed: options are [value, text] pairs. */
+/** A row of buttons of which one is pressed: options are by value a text, or {title, about}. */
 export function segments(label, options, value, changed) {
-  const buttons = options.map(([key, text, title]) =>
-    el("button", { title, "aria-pressed": String(key === value), onclick: () => changed(key) }, text),
-  );
+  const buttons = Object.entries(options).map(([key, option]) => {
+    const { title, about = null } = typeof option === "string" ? { title: option } : option;
+    return el("button", { title: about, "data-key": key, onclick: () => changed(key) }, title);
+  });
   const group = el("div.segments", { role: "group", "aria-label": label }, ...buttons);
-  const show = (chosen) =>
-    options.forEach(([key], at) => buttons[at].setAttribute("aria-pressed", String(key === chosen)));
+  const show = (chosen) => {
+    for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.key === chosen));
+  };
+  show(value);
   return Object.assign(group, { show });
 }
 
@@ -101,6 +107,18 @@ export function callChoice(trace, call, changed, { calls = trace.calls, label = 
 }
 
 // One square per head in its colour: a click turns a head on or off, a double click turns all the others off.
+
+/** The heads of a call that a link turns on; all, where it says nothing. @param {Call} call @param {State} state */
+export function headsOn(call, { heads }) {
+  const all = Array.from({ length: call.heads }, (_, head) => head);
+  return Array.isArray(heads) ? all.filter((head) => heads.includes(head)) : all;
+}
+
+/** Whether the first token is left out. */
+export function sinkTick(changed) {
+  const why = "Leave the first token out: much weight often rests on it for want of a better place (m)";
+  return tick("Hide first token", false, changed, why);
+}
 
 /** `changed(list)` with the heads that are on, or null for all of them; `every` is a button for all, while some are off. */
 export function headButtons(changed) {

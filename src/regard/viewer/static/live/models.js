@@ -369,10 +369,10 @@ export async function replay(model, { memory, state }, tokens) {
   return steps;
 }
 
-/** The likeliest tokens after a prompt, one by one: {read, written, steps}; <unk> is never written. */
+/** The likeliest tokens after a prompt, one by one: {read, steps}; <unk> is never written. */
 export async function continueText(model, prompt, count, /** @type {AbortSignal | null} */ signal = null) {
   let { state, memory } = await model.start();
-  const [steps, written] = [/** @type {any[]} */ ([]), /** @type {number[]} */ ([])];
+  const steps = /** @type {any[]} */ ([]);
   const read = [...prompt];
   for (let at = 0; at < read.length; at++) {
     if (signal?.aborted) throw new DOMException("cancelled", "AbortError");
@@ -385,8 +385,7 @@ export async function continueText(model, prompt, count, /** @type {AbortSignal 
     logprobs[UNKNOWN] = NEVER; // it has no text
     const [[token]] = largest(logprobs, 1);
     if (token === END) break;
-    written.push(token);
-    if (written.length <= count && read.length < model.about.longest) read.push(token); // the last is not read
+    if (read.length - prompt.length < count && read.length < model.about.longest) read.push(token);
   }
-  return { read, written, steps };
+  return { read, steps };
 }

@@ -233,13 +233,6 @@ class LiveModels {
     if (task === "classify") return classificationTrace(model, title, text);
     return generationTrace(model, title, text, generate, signal);
   }
-
-  /** The likeliest continuation of a text, for tests and pages. */
-  async continued(name, text, count) {
-    const model = await this.model(name);
-    const { written } = await continueText(model, model.target.continued(text), count - 1);
-    return model.target.running(written);
-  }
 }
 
 // A trace made in the browser: what a model attended to while it translated or continued a text, in the form of the API.

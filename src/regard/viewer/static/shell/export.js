@@ -8,7 +8,7 @@ const NOTHING = "There is nothing to export yet: this view shows no numbers. Cho
 /** The view's picture in its frame, or null where it shows nothing. */
 export async function figureOf(shell) {
   const picture = await shell.view?.picture?.();
-  if (!picture || !("draw" in picture)) return picture ?? null;
+  if (!picture) return null;
   const { known, trace } = shell;
   const of = known.needs === "trace" ? trace : null;
   const subject = (shell.view.subject?.() ?? []).map((part) => part.replace(/^(layer|head)(?=\d)/, "$1 "));
@@ -39,10 +39,12 @@ export async function exportView(shell, kind, asShown = false) {
     const drawing = async () => {
       const figure = await figureOf(shell);
       if (!figure) throw new Error(NOTHING);
-      if (kind === "csv") return new Blob([csvOf((await shell.view.table?.()) ?? [])], { type: "text/csv" });
       return kind === "svg" ? new Blob([svgOf(figure)], { type: "image/svg+xml" }) : pngOf(figure);
     };
-    save(name, await (asShown || kind === "csv" ? drawing() : shell.theme.onWhite(drawing)));
+    const table = kind === "csv" ? await shell.view?.table?.() : null;
+    if (kind === "csv" && !table) throw new Error(NOTHING);
+    if (table) save(name, new Blob([csvOf(table)], { type: "text/csv" }));
+    else save(name, await (asShown ? drawing() : shell.theme.onWhite(drawing)));
     shell.notice(`Saved ${name}`);
   } catch (error) {
     shell.fail(error);
@@ -192,23 +194,24 @@ function drawRamp(pen, legend, y, colors, palette) {
 
 // What is shown, as a file: SVG, PNG, CSV.
 //
-// A view's `picture()` is {width, height, draw(ctx)}, drawn anew for either kind of file, or {svg} or {canvas}.
+// A view's `picture()` is {width, height, draw(ctx)}, drawn anew for either kind of file.
 
 const SHARP = 2; // pixels of a PNG per pixel of the page
 
-/** SVG text of a picture. */
+/** SVG text of a picture. @param {Picture | null | undefined} picture */
 export function svgOf(picture) {
-  if (picture.svg) return picture.svg;
-  const { width, height, draw } = picture.canvas ? boxed(picture.canvas) : picture;
-  const ctx = new SvgContext(width, height);
-  draw(ctx);
-  return ctx.text();
+  const { width, height, draw } = /** @type {any} */ (picture); // the pen has what our views use
+  const pen = new SvgContext(width, height);
+  draw(pen);
+  return pen.text();
 }
 
 /** A PNG blob of a picture. */
-async function pngOf(picture) {
-  const canvas = picture.canvas ?? (picture.svg ? await painted(picture.svg) : drawn(picture));
-  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+function pngOf({ width, height, draw }) {
+  const pen = sheet(Math.ceil(width * SHARP), Math.ceil(height * SHARP));
+  pen.scale(SHARP, SHARP);
+  draw(pen);
+  return new Promise((resolve) => pen.canvas.toBlob(resolve, "image/png"));
 }
 
 /** Rows of cells → CSV as RFC 4180 has it. A cell that a spreadsheet would run as a formula gets a quote before it. */
@@ -232,27 +235,6 @@ export function save(name, blob) {
   const link = el("a", { href: URL.createObjectURL(blob), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-}
-
-function drawn({ width, height, draw }) {
-  const pen = sheet(Math.ceil(width * SHARP), Math.ceil(height * SHARP));
-  pen.scale(SHARP, SHARP);
-  draw(pen);
-  return pen.canvas;
-}
-
-function boxed(canvas) {
-  const [width, height] = [canvas.width / SHARP, canvas.height / SHARP];
-  return { width, height, draw: (ctx) => ctx.drawImage(canvas, 0, 0, width, height) };
-}
-
-async function painted(svg) {
-  const url = URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" }));
-  const image = new Image();
-  image.src = url;
-  await image.decode();
-  URL.revokeObjectURL(url);
-  return drawn({ width: image.width, height: image.height, draw: (ctx) => ctx.drawImage(image, 0, 0) });
 }
 
 // A drawing context that writes SVG: the part of the canvas's own that our views use, so one `draw(ctx)` is both.

@@ -50,14 +50,8 @@ export function pageLayout(shell) {
   const tools = el("div.tools", exportMenu, tourButton, themeButton, helpButton);
   const meaning = "A trace is what a model attended to while it read or wrote one text";
   const picker = el("select", { "aria-label": "Trace", title: meaning, onchange: () => shell.pick(picker.value) });
-  const levels = segments(
-    "Level",
-    [
-      ["token", "Tokens"],
-      ["word", "Words"],
-    ],
-    "token",
-    (level) => shell.state.set({ level: level === "word" ? "word" : null }),
+  const levels = segments("Level", { token: "Tokens", word: "Words" }, "token", (level) =>
+    shell.state.set({ level: level === "word" ? "word" : null }),
   );
   const entryBox = el("span");
   const proof = proofButton();

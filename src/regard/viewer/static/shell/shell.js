@@ -1,4 +1,5 @@
 // The shell: tabs, the trace that is looked at, its proof, and one view at a time. What a view is: types/viewer.d.ts (View).
+import { fetchTrace } from "../data/sources.js";
 import { callOf, callPath } from "../data/tokens.js";
 import { makePalette } from "../draw/colors.js";
 import { el } from "../draw/elements.js";
@@ -200,11 +201,7 @@ class Shell {
   async load(id, entry) {
     if (id == null) return null;
     const key = `${id}/${entry}`;
-    if (this.loaded?.key !== key) {
-      const path = `/api/traces/${encodeURIComponent(id)}`;
-      const first = await this.source.get(path);
-      this.loaded = { key, trace: entry > 0 && entry < first.batch ? await this.source.get(path, { entry }) : first };
-    }
+    if (this.loaded?.key !== key) this.loaded = { key, trace: await fetchTrace(this.source, id, entry) };
     return this.loaded.trace;
   }
 

@@ -1,7 +1,7 @@
 // The switch between "looks at" and "contributes to …", with the answer that is explained: shared by several views.
 import { latest } from "../data/sources.js";
 import { answerName, fetchAnswers, plain, positionLabels, targetOf, whyNot } from "../data/tokens.js";
-import { shadeSigned } from "../draw/alignments.js";
+import { shade } from "../draw/alignments.js";
 import { callTable, choice, el, number, proofBadge, refill, segments } from "../draw/elements.js";
 
 const OTHER = "?"; // the option for a word that is not listed
@@ -10,6 +10,15 @@ const WORDS = {
   similarity: { answer: "to", minus: "minus the similarity to", place: "Similarity of", none: "– (nothing)" },
 };
 const PLAIN = { answer: "The answer", minus: "rather than", place: "at", none: "–" };
+
+/** What colours mean: `changed(on)` with whether they are contributions. */
+function colours(looks, contributes, value, changed) {
+  const options = {
+    looks: { title: "Looks at", about: looks },
+    contributes: { title: "Contributes to …", about: contributes },
+  };
+  return segments("Colours", options, value, (kind) => changed(kind === "contributes"));
+}
 
 export class AnswerChoice {
   /** What the server said of the chosen answer; null while it computes, and where weights are shown.
@@ -31,15 +40,9 @@ export class AnswerChoice {
     this.why = whyNot(context);
     this.asked = "";
     this.request = latest();
-    const kinds = [
-      ["looks", "Looks at", "Colours are weights: where each head looks"],
-      [
-        "contributes",
-        "Contributes to …",
-        "Colours are contributions: what each key adds to an answer, or takes from it",
-      ],
-    ];
-    this.kinds = segments("Colours", kinds, "looks", (kind) => this.set(kind === "looks" ? null : {}));
+    const added = "Colours are contributions: what each key adds to an answer, or takes from it";
+    const change = (on) => this.set(on ? {} : null);
+    this.kinds = colours("Colours are weights: where each head looks", added, "looks", change);
     this.fields = el("span.answer-fields");
     this.status = el("span.answer-status", { role: "status" });
     this.proof = contributionProof();
@@ -205,12 +208,10 @@ const ELSEWHERE =
 export function labelContributions(context, result) {
   if (!result.weights) return [];
   const toward = context.state.get().toward ?? null;
-  const kinds = [
-    ["looks", "Looks at", "Where the classifier looked"],
-    ["contributes", "Contributes to …", "What each word adds to the score of a label, or takes from it"],
-  ];
   const set = (next) => context.state.set({ toward: next });
-  const kind = segments("Colours", kinds, toward ? "contributes" : "looks", (on) => set(on === "looks" ? null : {}));
+  const added = "What each word adds to the score of a label, or takes from it";
+  const change = (on) => set(on ? {} : null);
+  const kind = colours("Where the classifier looked", added, toward ? "contributes" : "looks", change);
   if (!toward) return [kind];
   if (!result.contributions) return [kind, el("p.quietly", result.contributions_missing ?? ELSEWHERE)];
   const labels = Object.keys(result.contributions);
@@ -222,7 +223,7 @@ export function labelContributions(context, result) {
   const most = numbers.reduce((largest, one) => Math.max(largest, Math.abs(one)), 0);
   const spans = result.words.map((word, at) => {
     const span = el("span.token", { title: number(numbers[at]), "data-contribution": numbers[at] }, word);
-    shadeSigned(span, most ? numbers[at] / most : 0, context.palette);
+    shade(span, most ? numbers[at] / most : 0, context.palette, true);
     return span;
   });
   const named = labels.map((one) => [one, one]);
@@ -243,7 +244,7 @@ export function labelContributions(context, result) {
       `Colours from ${number(-most)} (takes from the score) to ${number(most)} (adds to it). `,
       el(
         "span.badge",
-        { "data-kept": String(kept), title: words },
+        { "data-kept": String(kept) },
         `Contributions ${kept ? "" : "do not "}add up · error ${number(result.contribution_error)}`,
       ),
     ),

@@ -1,8 +1,10 @@
 // Effects: every head of every layer with what it contributes to an answer, and how the answer changes without it.
+import { latest } from "../data/sources.js";
 import { answerSentence, callOf, ownName } from "../data/tokens.js";
 import { el, number, table } from "../draw/elements.js";
 import { AnswerChoice } from "./contributions.js";
 
+const AT_ONCE = 32; // heads of one request; the server answers with as many as half a second allows
 const FIRST = 12; // heads that are silenced without being asked: those of the largest estimates
 
 /** @type {View} */
@@ -22,7 +24,7 @@ function explanation() {
     el("b", "without it"),
     ": the change of this number when the head’s output is set to zero, measured. ",
     el("b", "estimate"),
-    ": the change that the gradient predicts, without running the model again. ",
+    ": the change that the gradient predicts, minus the sum of its contributions Σ g · o. ",
     "Right of the line the number rises without the head, left of it it falls.",
   ];
 }
@@ -30,19 +32,23 @@ function explanation() {
 class EffectsView {
   /** @type {{call: string, head: number, estimate: number, change: number | null}[]} */
   heads = [];
-  /** @type {SilencedHeads | null} */
-  silenced = null;
+  /** Of the present run: heads that have a result, and all of them. */
+  run = { going: false, done: 0, count: 0, why: "" };
 
   constructor(root, context) {
     this.context = context;
     this.trace = context.trace;
+    this.request = latest();
     this.answerChoice = new AnswerChoice(context, () => this.update(), { always: true });
     this.status = el("p.effects-status", { role: "status" });
     this.bar = el("progress", { max: 1, value: 0, hidden: true, "aria-label": "Heads that were silenced" });
     this.count = el("span.effects-count");
     this.about = el("p.quietly.effects-about", { hidden: true }, ...explanation());
-    this.more = el("button", { hidden: true, onclick: () => this.runAll() });
-    this.stop = el("button", { hidden: true, onclick: () => this.silenced?.close() }, "Stop");
+    this.more = el("button", {
+      hidden: true,
+      onclick: () => this.silence(this.heads.filter((one) => one.change == null)),
+    });
+    this.stop = el("button", { hidden: true, onclick: () => this.request.end() }, "Stop");
     this.box = el("div.effects-table", { tabIndex: 0, role: "region", "aria-label": "Heads" });
     root.append(
       el("div.controls", this.answerChoice.root),
@@ -63,8 +69,7 @@ class EffectsView {
     const { key } = this.answerChoice;
     if (key !== this.shownKey) {
       this.shownKey = key;
-      this.silenced?.close();
-      this.silenced = null;
+      this.request.end();
       if (key) this.begin();
     }
     this.show();
@@ -72,17 +77,38 @@ class EffectsView {
 
   /** Heads by the size of their estimates, and the strongest of them silenced. */
   begin() {
-    const { answers, target } = this.answerChoice;
+    const { answers } = this.answerChoice;
     this.heads = (answers?.calls ?? []).flatMap((call) =>
       call.totals.map((total, head) => ({ call: call.id, head, estimate: -total, change: null })),
     );
     this.heads.sort((a, b) => Math.abs(b.estimate) - Math.abs(a.estimate));
-    this.silenced = new SilencedHeads(this.context, target, answers?.value ?? 0, () => this.show());
-    this.silenced.run(this.heads.slice(0, FIRST));
+    this.silence(this.heads.slice(0, FIRST));
   }
 
-  runAll() {
-    this.silenced?.run(this.heads.filter((one) => one.change == null));
+  /** The change of each of these heads: the answer's score without it, less the score with it. They are asked for a few at a
+   * time, so that results and progress come as they are computed.
+   */
+  async silence(heads) {
+    const { source, trace } = this.context;
+    const { answers, target } = this.answerChoice;
+    const path = `/api/traces/${encodeURIComponent(trace.id)}/silenced`;
+    const run = { going: true, done: 0, count: heads.length, why: "" };
+    this.run = run;
+    try {
+      while (run.done < heads.length) {
+        const next = heads.slice(run.done, run.done + AT_ONCE);
+        const names = next.map(({ call, head }) => `${call}.${head}`).join(",");
+        const found = await this.request((signal) => source.get(path, { ...target, heads: names }, signal));
+        if (!found || !answers) break;
+        found.values.forEach((value, at) => (next[at].change = value - answers.value));
+        run.done += found.values.length;
+        if (run === this.run) this.show();
+      }
+    } catch (error) {
+      run.why = `Heads cannot be silenced: ${error.message}`;
+    }
+    run.going = false;
+    if (run === this.run && !this.closed) this.show();
   }
 
   name({ call, head }) {
@@ -100,12 +126,11 @@ class EffectsView {
     const { answers } = this.answerChoice;
     const heads = answers ? this.sorted() : [];
     const left = heads.filter((one) => one.change == null).length;
-    const running = Boolean(this.silenced?.running);
-    this.more.hidden = !heads.length || !left || running || Boolean(this.silenced?.why);
+    const { going: running, done, count, why } = this.run;
+    this.more.hidden = !heads.length || !left || running || Boolean(why);
     this.more.textContent = `Silence the other ${left} heads`;
     this.stop.hidden = !running;
     this.bar.hidden = !running;
-    const { done = 0, count = 0, why = "" } = this.silenced ?? {};
     this.bar.max = Math.max(1, count);
     this.bar.value = done;
     this.count.textContent = running ? `${done} of ${count}` : "";
@@ -127,12 +152,7 @@ class EffectsView {
       const name = el("th", { scope: "row" }, el("button.quiet", attributes, this.name(one)));
       return el("tr", name, this.cell(one.change, most), this.cell(one.estimate, most));
     });
-    const titles = [
-      ["head", "Layer and head; opens it in Heads"],
-      ["without it", "The score of the answer with this head set to zero, less the score with it: measured"],
-      ["estimate", "Minus the sum of its contributions, Σ g · o: what the gradient expects of that"],
-    ].map(([name, title]) => el("th", { scope: "col", title }, name));
-    return table("table.figures.effects", titles, rows);
+    return table("table.figures.effects", ["head", "without it", "estimate"], rows);
   }
 
   /** A number, and a bar from the zero line in the middle: to the right where it is positive. */
@@ -165,62 +185,13 @@ class EffectsView {
     return {
       toward: this.answerChoice.answers,
       heads: this.answerChoice.answers ? this.sorted() : [],
-      running: this.silenced?.running,
+      running: this.run.going,
     };
   }
 
   destroy() {
     this.closed = true;
-    this.silenced?.close();
+    this.request.end();
     this.answerChoice.close();
-  }
-}
-
-// Heads that are silenced one at a time: asked for a few at a time, so that results and progress come as they are computed.
-
-const AT_ONCE = 32; // heads of one request; the server answers with as many as half a second allows
-
-class SilencedHeads {
-  /** `arrived()` is called when some heads have a result. @param {Context} context @param {() => void} arrived */
-  constructor({ source, trace }, target, value, arrived) {
-    this.source = source;
-    this.path = `/api/traces/${encodeURIComponent(trace.id)}/silenced`;
-    this.target = target;
-    this.value = value;
-    this.arrived = arrived;
-    this.running = false;
-    this.done = 0; // heads of the present run that have a result
-    this.count = 0; // heads of the present run
-    this.why = "";
-    this.ending = new AbortController();
-  }
-
-  /** Sets `change` of each of these {call, head}: the answer's score without the head, less the score with it. */
-  async run(heads) {
-    if (this.running || this.ending.signal.aborted || !heads.length) return;
-    this.running = true;
-    [this.done, this.count] = [0, heads.length];
-    try {
-      while (this.done < heads.length && this.running) {
-        const next = heads.slice(this.done, this.done + AT_ONCE);
-        const names = next.map(({ call, head }) => `${call}.${head}`).join(",");
-        const { values } = await this.source.get(this.path, { ...this.target, heads: names }, this.ending.signal);
-        values.forEach((value, at) => {
-          next[at].change = value - this.value;
-        });
-        this.done += values.length;
-        this.arrived();
-      }
-    } catch (error) {
-      if (error.name !== "AbortError") this.why = `Heads cannot be silenced: ${error.message}`;
-    }
-    this.running = false;
-    this.arrived();
-  }
-
-  close() {
-    this.running = false;
-    this.ending.abort();
-    this.ending = new AbortController();
   }
 }

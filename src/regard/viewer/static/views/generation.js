@@ -2,7 +2,7 @@
 import { latest } from "../data/sources.js";
 import { callOf, fileParts, gather, plain, sideOf } from "../data/tokens.js";
 import { Links, Rows, STRONGEST } from "../data/weights.js";
-import { drawFlow, shade, shadeSigned } from "../draw/alignments.js";
+import { drawFlow, shade } from "../draw/alignments.js";
 import { inks, makeBoard, onPaper, painter, place as placeOf, sheet, write } from "../draw/canvas.js";
 import {
   barRow,
@@ -11,12 +11,13 @@ import {
   counted,
   el,
   headButtons,
+  headsOn,
   number,
   Player,
   shareRow,
   signBar,
+  sinkTick,
   slider,
-  tick,
 } from "../draw/elements.js";
 import { AnswerChoice } from "./contributions.js";
 
@@ -68,12 +69,7 @@ class Generation {
     const { state } = this.context;
     this.callBox = el("span");
     this.buttons = headButtons((chosen) => state.set({ heads: chosen }));
-    this.sink = tick(
-      "Hide first token",
-      false,
-      (on) => state.set({ mute: on ? ["first"] : null }),
-      "Leave the first token out: much weight often rests on it for want of a better place (m)",
-    );
+    this.sink = sinkTick((on) => state.set({ mute: on ? ["first"] : null }));
     this.slider = el("input.scrub", {
       type: "range",
       min: 0,
@@ -92,7 +88,7 @@ class Generation {
     this.time = el(
       "section.over-time",
       { "aria-label": "Over time" },
-      el("h2.quietly", "Over time"),
+      el("h3.quietly", "Over time"),
       this.chartBox,
       el("p.quietly.small", CHARTED),
     );
@@ -147,18 +143,15 @@ class Generation {
       this.written = written(this.trace, call, this.querySide);
       this.layText();
     }
-    const all = Array.from({ length: call.heads }, (_, i) => i);
-    this.active = Array.isArray(state.heads) ? all.filter((head) => state.heads.includes(head)) : all;
+    this.active = headsOn(call, state);
     this.muted = Array.isArray(state.mute) && state.mute.includes("first");
     this.buttons.show(call.heads, this.active, this.context.palette);
     this.sink.show(this.muted);
     this.step = Math.min(state.step ?? 0, this.written.length - 1);
     this.slider.max = String(this.written.length - 1);
     this.slider.value = String(this.step);
-    this.slider.setAttribute(
-      "aria-valuetext",
-      `${this.step + 1} of ${this.written.length}: ${this.written[this.step].label}`,
-    );
+    const words = `${this.step + 1} of ${this.written.length}: ${this.written[this.step].label}`;
+    this.slider.setAttribute("aria-valuetext", words);
     this.answerChoice.update(call, this.written[this.step].row);
     this.contributions.update();
     this.paint();
@@ -231,7 +224,7 @@ class Generation {
     const signed = this.contributions.on;
     const unread = this.call.kind === "self" ? row + 1 : Infinity;
     this.spans.forEach((span, at) => {
-      (signed ? shadeSigned : shade)(span, this.amount(weights, at + this.first, most), palette);
+      shade(span, this.amount(weights, at + this.first, most), palette, signed);
       span.classList.toggle("unread", this.keySide.groups[at + this.first][0] >= unread);
       span.title = weights ? number(weights[at + this.first]) : "";
     });

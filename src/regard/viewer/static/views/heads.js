@@ -1,7 +1,7 @@
 // Heads: lines between two columns of tokens, one colour per head; of one layer, or of two side by side.
 import { callOf, fileParts, labelAt, layerTitle, sideOf } from "../data/tokens.js";
 import { clipped, inks, onPaper, write } from "../draw/canvas.js";
-import { bounded, callChoice, el, headButtons, number, refill, slider, tick } from "../draw/elements.js";
+import { bounded, callChoice, el, headButtons, number, refill, sinkTick, slider, tick } from "../draw/elements.js";
 import { AnswerChoice } from "./contributions.js";
 import {
   drawLines,
@@ -58,8 +58,6 @@ class Heads {
   pins;
   /** @type {State} */
   state;
-  /** What the heads of all layers do; null until the server has said it. @type {any[] | null} */
-  patterns = null;
 
   constructor(root, context) {
     this.context = context;
@@ -76,7 +74,6 @@ class Heads {
     this.split = el("div.split", this.aside.answer.button, this.aside.root);
     root.append(this.controls.root, this.split);
     this.update(context.state.get());
-    this.aside.findPatterns();
     this.box.scrollTop = bounded(this.state.at, 0, this.querySide.labels.length) * this.row;
   }
 
@@ -343,12 +340,7 @@ function headsControls(state, { mute, compare, openMaps }) {
     (mass) => state.set({ mass: mass >= 1 ? null : mass }),
     "Of each query and head only the strongest links are drawn, until they hold this much of its weight",
   );
-  const sink = tick(
-    "Hide first token",
-    false,
-    (on) => mute("first", on),
-    "Leave the first token out: much weight often rests on it for want of a better place (m)",
-  );
+  const sink = sinkTick((on) => mute("first", on));
   const specialName = el("span");
   const special = tick(specialName, false, (on) => mute("special", on), "Leave special tokens out (s)");
   /** Named by the special tokens of this text; hidden where it has none. */

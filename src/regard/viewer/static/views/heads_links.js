@@ -4,7 +4,7 @@
 import { labelAt, layerTitle } from "../data/tokens.js";
 import { Links, Rows } from "../data/weights.js";
 import { fit, inks, place, scrollingCanvas, shortened } from "../draw/canvas.js";
-import { bounded, el } from "../draw/elements.js";
+import { bounded, el, headsOn } from "../draw/elements.js";
 
 const NARROW = 520; // pixels: a phone
 
@@ -54,9 +54,8 @@ export class LayerPanel {
     }
     if (this.links?.querySide !== querySide || this.links?.keySide !== keySide)
       this.links = new Links(this.rows, querySide, keySide);
-    const all = Array.from({ length: call.heads }, (_, head) => head);
-    this.active = Array.isArray(state.heads) ? all.filter((head) => state.heads.includes(head)) : all;
-    this.colors = all.map((head) => this.context.palette.head(head));
+    this.active = headsOn(call, state);
+    this.colors = Array.from({ length: call.heads }, (_, head) => this.context.palette.head(head));
     this.title.hidden = !named;
     this.title.textContent = layerTitle(this.trace, call);
     this.stretch();

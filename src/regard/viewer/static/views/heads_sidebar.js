@@ -2,21 +2,11 @@
 //
 // `panel` is that of one layer.
 import { latest } from "../data/sources.js";
-import {
-  callPath,
-  gather,
-  isNumbered,
-  layerTitle,
-  patternMeaning,
-  patternSentence,
-  plain,
-  unknownNote,
-} from "../data/tokens.js";
+import { callPath, gather, isNumbered, layerTitle, plain, unknownNote } from "../data/tokens.js";
 import { STRONGEST } from "../data/weights.js";
 import { answerLine, barRow, counted, el, headChoice, number, signBar } from "../draw/elements.js";
 
 const LISTED = 8;
-const RESTING = ["first", "sink"]; // patterns of heads that do nothing in particular
 
 /** The tokens the focused ones are linked to, the strongest first; `bring(label)` when one is clicked. */
 function summary(panel, focus, links, bring) {
@@ -178,27 +168,6 @@ function headName(panel) {
   return (head) => (isNumbered(panel.trace) ? `${panel.call.layer}.${head}` : String(head));
 }
 
-/** What the heads of this layer do, where the server found a pattern: the clearest first. */
-function layerFindings(panel) {
-  const name = headName(panel);
-  const own = (panel.view.patterns ?? []).filter(
-    ({ call, head, labels }) => call === panel.call.id && panel.active.includes(head) && labels.length,
-  );
-  const telling = own.filter(({ labels }) => labels.some((label) => !RESTING.includes(label)));
-  const resting = own.filter((head) => !telling.includes(head));
-  const sentences = telling.map(({ head, labels, scores }) => {
-    const label = labels.find((one) => !RESTING.includes(one)) ?? labels[0];
-    return { text: `Head ${name(head)} ${patternSentence(label, scores[label])}.`, meaning: patternMeaning(label) };
-  });
-  const many = resting.length > 1;
-  if (resting.length)
-    sentences.push({
-      text: `${many ? "Heads" : "Head"} ${resting.map(({ head }) => name(head)).join(", ")} ${many ? "rest" : "rests"} on the first token.`,
-      meaning: patternMeaning("sink"),
-    });
-  return sentences;
-}
-
 function measured(panel, side, tokens) {
   const { active } = panel;
   if (panel.rows.signed) return `sum over ${counted(active.length, "head")}; + adds to the score, − takes from it`;
@@ -228,7 +197,6 @@ export function legend(panel, queries, links) {
     el("h2", { title: call.name }, layerTitle(panel.trace, call)),
     el("p.quietly", `${call.kind}-attention, ${counted(call.heads, "head")}, ${call.queries} × ${call.keys}`),
     el("p", `${links.length.toLocaleString("en")} links drawn.${share}`),
-    ...layerFindings(panel).map(({ text, meaning }) => el("p.finding", { title: meaning }, text)),
     ...notes.filter(Boolean).map((words) => el("p", words)),
     ...unknownWords(panel.view),
   ];
@@ -546,7 +514,6 @@ export class HeadsAside {
       this.whatIf.root,
     );
     this.answer = answerLine(this.root);
-    this.ending = new AbortController();
   }
 
   /** The state changed. */
@@ -554,20 +521,6 @@ export class HeadsAside {
     this.listed = null;
     this.strongest.show();
     this.whatIf.show();
-  }
-
-  /** What the heads do, by the server's definitions: said in words where no token is chosen. */
-  async findPatterns() {
-    const { context, trace, state } = this.view;
-    const path = `/api/traces/${encodeURIComponent(trace.id)}/patterns`;
-    try {
-      const { heads } = await context.source.get(path, { entry: state.entry ?? 0 }, this.ending.signal);
-      this.view.patterns = heads;
-      this.listed = null;
-      this.view.paint();
-    } catch {
-      // A file may hold none, and a long text takes too long: the page then says nothing about patterns.
-    }
   }
 
   /** The words for what the panels drew; nothing where that is what is there already. */
@@ -614,7 +567,6 @@ export class HeadsAside {
   }
 
   close() {
-    this.ending.abort();
     this.strongest.close();
     this.whatIf.close();
   }

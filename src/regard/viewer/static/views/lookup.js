@@ -28,25 +28,10 @@ function mount(root, context) {
   let shown = null;
   let cells = [];
 
-  const tables = segments(
-    "Start from",
-    Object.entries(TABLES).map(([name, { title }]) => [name, title]),
-    now.table,
-    start,
-  );
+  const tables = segments("Start from", TABLES, now.table, start);
   const story = el("p.story");
-  const energy = choice(
-    "Energy",
-    Object.keys(ENERGIES).map((name) => [name, name]),
-    now.energy,
-    (name) => change({ energy: name }),
-  );
-  const normalize = choice(
-    "Normalizer",
-    Object.entries(NORMALIZERS).map(([name, { title }]) => [name, title ?? name]),
-    now.normalize,
-    (name) => change({ normalize: name }),
-  );
+  const energy = choice("Energy", ENERGIES, now.energy, (name) => change({ energy: name }));
+  const normalize = choice("Normalizer", NORMALIZERS, now.normalize, (name) => change({ normalize: name }));
   const own = el("input", {
     type: "text",
     "aria-label": "f(e), your own normalizer",
@@ -58,12 +43,7 @@ function mount(root, context) {
   const kinds = [ENERGIES, NORMALIZERS, POSITIONS].flatMap((parts) => Object.values(parts));
   const sliders = kinds.flatMap((part) => (part.parameter ? [logarithmic(part.parameter)] : []));
   const slope = sliders.filter(({ name }) => name === "slope");
-  const positions = segments(
-    "Positions",
-    Object.entries(POSITIONS).map(([name, { title }]) => [name, title]),
-    now.positions,
-    (name) => change({ positions: name }),
-  );
+  const positions = segments("Positions", POSITIONS, now.positions, (name) => change({ positions: name }));
   const placeOfQuery = slider("query at position", [0, MOST_POSITION, 1], now.at, String, (at) => change({ at }));
   const formula = el("p.formula");
   const call = el("p.formula.python");
@@ -121,17 +101,9 @@ function mount(root, context) {
   // Its places are the logarithms of its numbers: a temperature of 0.1 is as far from 1 as 10 is.
   function logarithmic({ name, label, least, most }) {
     const range = [Math.log(least), Math.log(most), "any"];
-    const set = (x) => change({ parameters: { ...now.parameters, [name]: Number(Math.exp(x).toPrecision(3)) } });
-    return {
-      name,
-      field: slider(
-        label,
-        range,
-        Math.log(now.parameters[name]),
-        (x) => figure(Number(Math.exp(x).toPrecision(3))),
-        set,
-      ),
-    };
+    const value = (x) => Number(Math.exp(x).toPrecision(3));
+    const set = (x) => change({ parameters: { ...now.parameters, [name]: value(x) } });
+    return { name, field: slider(label, range, Math.log(now.parameters[name]), (x) => figure(value(x)), set) };
   }
 
   function start(name) {

@@ -125,6 +125,7 @@ const OPERATORS = {
   "/": (a, b) => a / b,
   "^": (a, b) => a ** b,
 };
+const LEVELS = { "+": 1, "-": 1, "*": 2, "/": 2, "^": 3 }; // which of two operators comes first
 const DEEPEST = 64; // of brackets: more than anyone writes, fewer than would exhaust the stack
 
 export const FUNCTIONS = [...Object.keys(ELEMENTWISE), ...Object.keys(OVER_KEYS)];
@@ -136,23 +137,20 @@ export function evaluated(text, energies) {
   const next = () => tokens[at];
   const zip = (name, a, b) => a.map((x, j) => OPERATORS[name](x, b[j]));
 
-  function chain(names, operand) {
-    let left = operand();
-    while (names.includes(next())) left = zip(tokens[at++], left, operand());
+  /** Operators of at least this level. A power is of what follows: 2^3^2 = 2^9, and −e^2 = −(e^2). */
+  function expression(least) {
+    if (++depth > DEEPEST) throw new RangeError("too many brackets");
+    let left = next() === "-" ? negated() : atom();
+    while (LEVELS[next()] >= least) {
+      const name = tokens[at++];
+      left = zip(name, left, expression(LEVELS[name] + (name === "^" ? 0 : 1)));
+    }
+    depth--;
     return left;
   }
-  const sum = () => chain(["+", "-"], product);
-  const product = () => chain(["*", "/"], signed);
-  function signed() {
-    if (next() !== "-") return power();
+  function negated() {
     at++;
-    return nested(signed).map((x) => -x);
-  }
-  function power() {
-    const base = atom();
-    if (next() !== "^") return base;
-    at++;
-    return zip("^", base, nested(signed));
+    return expression(LEVELS["^"]).map((x) => -x);
   }
   function atom() {
     const token = tokens[at++];
@@ -168,18 +166,12 @@ export function evaluated(text, energies) {
     return inside.map(() => over);
   }
   function bracketed() {
-    const inside = nested(sum);
+    const inside = expression(1);
     if (tokens[at++] !== ")") throw new RangeError("a bracket is not closed");
     return inside;
   }
-  function nested(rule) {
-    if (++depth > DEEPEST) throw new RangeError("too many brackets");
-    const value = rule();
-    depth--;
-    return value;
-  }
 
-  const weights = sum();
+  const weights = expression(1);
   if (at < tokens.length) throw new RangeError(wrong(tokens[at]));
   const odd = weights.findIndex((w) => !Number.isFinite(w));
   if (odd >= 0) throw new RangeError(`the weight of an energy of ${energies[odd].toPrecision(4)} is no number`);

@@ -1,5 +1,6 @@
 // The playground's picture: a curve over one number, a field over two, bars over more. The query and the entries drag.
 import { inks, makeAxes, makeBoard, place, polyline, shortened } from "../draw/canvas.js";
+import { colored } from "../draw/colors.js";
 import { el } from "../draw/elements.js";
 import { figure, TABLES, written } from "./lookup.js";
 import { average, energies, MOST_POSITION, POSITIONS, weights } from "./lookup_formulas.js";
@@ -132,26 +133,18 @@ export function makePlot(host, { context, ask, move }) {
   }
 
   function plane(pen, across, down, colors) {
-    const cell = [(across - MARGIN.left - MARGIN.right) / FIELD, (down - MARGIN.top - MARGIN.bottom) / FIELD];
-    const field = Array.from({ length: FIELD * FIELD }, (_, i) => {
+    const [wide, high] = [across - MARGIN.left - MARGIN.right, down - MARGIN.top - MARGIN.bottom];
+    const data = Array.from({ length: FIELD * FIELD }, (_, i) => {
       const [column, row] = [(i % FIELD) + 0.5, Math.floor(i / FIELD) + 0.5];
-      return answered(axes.at(MARGIN.left + column * cell[0], MARGIN.top + row * cell[1]));
+      return answered(axes.at(MARGIN.left + (column * wide) / FIELD, MARGIN.top + (row * high) / FIELD));
     });
     // Averages lie between the values; sums may not.
-    const all = [...shown.values.map((value) => value[0]), ...field];
+    const all = [...shown.values.map((value) => value[0]), ...data];
     const [least, most] = [Math.min(...all), Math.max(...all)];
-    for (const [i, z] of field.entries()) {
-      const [column, row] = [i % FIELD, Math.floor(i / FIELD)];
-      const [x, y] = [MARGIN.left + column * cell[0], MARGIN.top + row * cell[1]];
-      pen.fillStyle = context.palette.ramp(0.06 + 0.6 * ((z - least) / (most - least || 1)));
-      // Cells end on whole pixels, or seams show between them.
-      pen.fillRect(
-        Math.round(x),
-        Math.round(y),
-        Math.round(x + cell[0]) - Math.round(x),
-        Math.round(y + cell[1]) - Math.round(y),
-      );
-    }
+    const shade = (z) => 0.06 + 0.6 * ((z - least) / (most - least || 1));
+    const field = colored({ data, width: FIELD, height: FIELD }, shade, context.palette.bytes);
+    pen.imageSmoothingEnabled = false;
+    pen.drawImage(field, MARGIN.left, MARGIN.top, wide, high);
     axes.grid(pen, { ...colors, line: "rgb(128 128 128 / 0.25)" }, { words: figure });
     const query = [axes.X(shown.query[0]), axes.Y(shown.query[1])];
     shown.w.forEach((w, j) => {
@@ -262,24 +255,24 @@ export function makePositionsPlot(host, { context }) {
     const part = POSITIONS[now.positions];
     const rows = Array.from({ length: COUNT }, (_, p) => part.row(p, WIDTH, now.parameters));
     const size = Math.max(1e-12, ...rows.flat().map(Math.abs));
-    const [across, down] = [
-      width - CURVE_MARGIN.left - CURVE_MARGIN.right,
-      height - CURVE_MARGIN.top - CURVE_MARGIN.bottom,
-    ];
-    const X = (c) => Math.round(CURVE_MARGIN.left + (c * across) / rows[0].length);
-    const Y = (p) => Math.round(CURVE_MARGIN.top + (p * down) / COUNT);
+    const { left, top, right, bottom } = CURVE_MARGIN;
+    const [across, down] = [width - left - right, height - top - bottom];
     heading(pen, part.rows, width, colors);
-    rows.forEach((row, p) => {
-      row.forEach((x, c) => {
-        pen.fillStyle = context.palette.signed(x / size);
-        pen.fillRect(X(c), Y(p), X(c + 1) - X(c), Y(p + 1) - Y(p)); // on whole pixels, or seams show between cells
-      });
-    });
+    const tile = { data: rows.flat(), width: WIDTH, height: COUNT };
+    pen.imageSmoothingEnabled = false;
+    pen.drawImage(
+      colored(tile, (x) => (1 + x / size) / 2, context.palette.signedBytes),
+      left,
+      top,
+      across,
+      down,
+    );
+    const middleOf = (p) => top + ((p + 0.5) * down) / COUNT;
     Object.assign(pen, { strokeStyle: colors.line, lineWidth: 1, fillStyle: colors.soft, textAlign: "right" });
-    pen.strokeRect(X(0) - 0.5, Y(0) - 0.5, X(rows[0].length) - X(0) + 1, Y(COUNT) - Y(0) + 1);
-    for (const p of [0, 8, 16, 24]) pen.fillText(String(p), CURVE_MARGIN.left - 8, (Y(p) + Y(p + 1)) / 2 + 4);
+    pen.strokeRect(left - 0.5, top - 0.5, across + 1, down + 1);
+    for (const p of [0, 8, 16, 24]) pen.fillText(String(p), left - 8, middleOf(p) + 4);
     Object.assign(pen, { fillStyle: colors.accent, textAlign: "right" });
-    const [edge, middle] = [X(rows[0].length) + 3, (Y(now.at) + Y(now.at + 1)) / 2];
+    const [edge, middle] = [left + across + 3, middleOf(now.at)];
     pen.beginPath();
     pen.moveTo(edge, middle);
     pen.lineTo(edge + 9, middle - 6);

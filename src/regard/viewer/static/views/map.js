@@ -1,4 +1,5 @@
 // Map: the whole matrix of one head, from all of it down to single weights with their tokens; two heads in step.
+import { fetchTrace } from "../data/sources.js";
 import { levelAt, Tiles, wordSource } from "../data/tiles.js";
 import { callOf, callPath, chosenQuery, fileParts, labelAt, layerTitle, sideOf } from "../data/tokens.js";
 import { clipped, inks, makeBoard, onPaper, painter, place, write } from "../draw/canvas.js";
@@ -120,10 +121,7 @@ class MapView {
     if (!id || id === trace.id || this.others.has(key)) return;
     this.others.set(key, null);
     try {
-      const path = `/api/traces/${encodeURIComponent(id)}`;
-      const first = await source.get(path); // says how many texts it has: maybe fewer than the other
-      const own = Math.min(entry, first.batch - 1);
-      this.others.set(key, own > 0 ? await source.get(path, { entry: own }) : first);
+      this.others.set(key, await fetchTrace(source, id, entry)); // it may have fewer texts
     } catch (error) {
       fail(error);
       this.set({ other: null });
@@ -339,8 +337,8 @@ class MapView {
     };
     const name = (tokens, i) => `${i} ${tokens[i]}`;
     return this.panels.flatMap((panel, at) => {
-      const { area, call, sides } = panel;
-      const [from, to] = [panel.under(area.x, area.y), panel.under(area.x + area.width, area.y + area.height)];
+      const { call, sides } = panel;
+      const [from, to] = panel.sight;
       const columns = inSight(from.column, to.column, call.keys);
       const rows = inSight(from.row, to.row, call.queries);
       return [
@@ -392,10 +390,10 @@ class MapView {
   }
 }
 
-const POOLINGS = [
-  ["max", "Largest", "a cell shows the largest of its weights"],
-  ["mean", "Mean", "a cell shows the mean of its weights"],
-];
+const POOLINGS = {
+  max: { title: "Largest", about: "a cell shows the largest of its weights" },
+  mean: { title: "Mean", about: "a cell shows the mean of its weights" },
+};
 
 class MapControls {
   /** `view` is the Map view. */
@@ -419,7 +417,7 @@ class MapControls {
     refill(this.root, stamp, () => [
       ...this.choosers(0),
       labelled("Cells show the", segments("Pooling", POOLINGS, pool, set("pool"))),
-      labelled("Colour scale", segments("Shade", Object.entries(SHADES), shade, set("shade"))),
+      labelled("Colour scale", segments("Shade", SHADES, shade, set("shade"))),
       el("button", { onclick: () => view.camera.showAll() }, "Show all"),
       this.finder,
       tick("Compare", Boolean(other), (on) => view.compare(on), "a second head or model, moved in step (c)"),
@@ -634,8 +632,7 @@ class MapAside {
     }
     pen.strokeStyle = line;
     pen.strokeRect(0.5, 0.5, keys * scale - 1, queries * scale - 1);
-    const { area } = panel;
-    const [from, to] = [panel.under(area.x, area.y), panel.under(area.x + area.width, area.y + area.height)];
+    const [from, to] = panel.sight;
     const [x0, y0] = [Math.max(0, from.column) * scale, Math.max(0, from.row) * scale];
     const [x1, y1] = [Math.min(keys, to.column) * scale, Math.min(queries, to.row) * scale];
     Object.assign(pen, { strokeStyle: accent, lineWidth: 2 });

@@ -54,6 +54,12 @@ export class MapPanel {
     return { column: x + across / (scale * stretch), row: y + down / scale };
   }
 
+  /** The places in the corners of the window. */
+  get sight() {
+    const { x, y, width, height } = this.area;
+    return [this.under(x, y), this.under(x + width, y + height)];
+  }
+
   /** What is drawn at a place: {row, column, value, cell: [rows, columns]} of the cell there, or null. */
   read(place) {
     const [row, column] = [Math.floor(place.row), Math.floor(place.column)];
@@ -103,7 +109,7 @@ export class MapPanel {
     const { camera } = this.look();
     const level = Math.min(levelAt(camera.scale), this.tiles.top);
     const reach = TILE_SIDE * 2 ** level;
-    const [first, last] = [this.under(area.x, area.y), this.under(area.x + area.width, area.y + area.height)];
+    const [first, last] = this.sight;
     const rows = span(first.row, last.row, this.call.queries, reach);
     const columns = span(first.column, last.column, this.call.keys, reach);
     const middle = [camera.y / reach - 0.5, camera.x / reach - 0.5];
@@ -160,7 +166,7 @@ export class MapPanel {
   axes(pen, { ink, soft, line, font }) {
     const area = this.area;
     const { camera, cross, chosen } = this.look();
-    const ends = [this.under(area.x, area.y), this.under(area.x + area.width, area.y + area.height)];
+    const ends = this.sight;
     Object.assign(pen, { strokeStyle: line, lineWidth: 1, textBaseline: "middle" });
     const [left, top] = this.at(0, 0);
     const [right, bottom] = this.at(this.call.keys, this.call.queries);

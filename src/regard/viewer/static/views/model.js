@@ -56,14 +56,8 @@ class Model {
       Array.from({ length: call.heads }, (_, head) => ({ call, head, values: {}, labels: [], badges: [], p: {} })),
     );
     this.sortBox = el("span");
-    this.pools = segments(
-      "Pooling",
-      [
-        ["max", "Largest"],
-        ["mean", "Mean"],
-      ],
-      "max",
-      (pool) => this.context.state.set({ pool: pool === "mean" ? "mean" : null }),
+    this.pools = segments("Pooling", { max: "Largest", mean: "Mean" }, "max", (pool) =>
+      this.context.state.set({ pool: pool === "mean" ? "mean" : null }),
     );
     this.maps = new SmallMaps(context, this.ending.signal, () => this.paint());
     this.note = el("p.quietly.small", { role: "status" });

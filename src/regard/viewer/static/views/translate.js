@@ -23,6 +23,7 @@ class TranslateView {
     this.context = context;
     this.cards = [];
     this.answers = [];
+    this.curves = [];
     this.asked = "";
     this.models = context.about.models.filter((model) => model.task === "translate");
     const { text, beams } = this.settings;
@@ -45,14 +46,8 @@ class TranslateView {
       title: "How many partial translations the search keeps at every step",
       onchange: () => this.chooseBeams(Number(this.beams.value)),
     });
-    this.level = segments(
-      "Level",
-      [
-        ["word", "Words"],
-        ["token", "Pieces"],
-      ],
-      "word",
-      (level) => this.set({ pieces: level === "token" || null }),
+    this.level = segments("Level", { word: "Words", token: "Pieces" }, "word", (level) =>
+      this.set({ pieces: level === "token" || null }),
     );
     this.status = el("p.status", { role: "status" });
     this.columns = el("div.translations");
@@ -148,7 +143,7 @@ class TranslateView {
     for (const [name, field] of this.ticks) field.show(models.includes(name));
     this.level.show(pieces ? "token" : "word");
     if (document.activeElement !== this.beams) this.beams.value = String(beams);
-    this.curves?.ask();
+    for (const board of this.curves) board.ask();
     const asked = JSON.stringify([text, models, beams]);
     if (asked !== this.asked) {
       this.asked = asked;
@@ -318,7 +313,7 @@ class TranslateView {
 
   destroy() {
     this.closed = true;
-    this.curves?.close();
+    for (const board of this.curves) board.close();
     clearTimeout(this.waiting);
     for (const card of this.cards) card.close();
   }
@@ -565,7 +560,6 @@ function copySentence(generation) {
 //
 // GET /api/length answers {curves: [{data, translator, points: [[words in the source, BLEU, sentences], …]}]}.
 
-const NARROW = 300; // pixels of a panel at least
 const EDGE = { left: 44, right: 96, top: 34, bottom: 40 };
 const NAMES = { seq2seq: "without attention", bahdanau: "Bahdanau", transformer: "Transformer" };
 const DASHES = [[], [6, 4], [2, 3]];
@@ -579,34 +573,22 @@ function makeCurves(host, context, curves) {
     el("h2", "How translators cope with length"),
     el("p.story", "BLEU by the words of the sentence: without attention, long sentences are lost."),
   );
-  const stage = el("div.curves");
-  stage.style.setProperty("--panels", String(corpora.length));
-  host.append(stage);
+  const stages = el("div.curves");
+  host.append(stages);
   const name = (translator) => NAMES[translator] ?? translator;
-  const told = curves.map(({ data, translator, points }) => {
-    const numbers = points.map(([words, bleu]) => `${bleu} at ${words} words`);
-    return `${data}, ${name(translator)}: ${numbers.join(", ")}`;
+  const boards = corpora.map((corpus) => {
+    const mine = curves.filter((curve) => curve.data === corpus);
+    const told = mine.map(({ translator, points }) => {
+      const numbers = points.map(([words, bleu]) => `${bleu} at ${words} words`);
+      return `${name(translator)}: ${numbers.join(", ")}`;
+    });
+    const stage = el("div");
+    stages.append(stage);
+    const label = `BLEU by length, ${corpus}. ${told.join(". ")}`;
+    return makeBoard(stage, { role: "img", "aria-label": label }, (pen, width, height) =>
+      drawPanel(pen, width, height, corpus, mine),
+    );
   });
-  const board = makeBoard(
-    stage,
-    { role: "img", "aria-label": `BLEU by length. ${told.join(". ")}` },
-    (pen, width, height) => {
-      const across = width < NARROW * corpora.length ? 1 : corpora.length; // one below another on a phone
-      const [wide, high] = [width / across, (height * across) / corpora.length];
-      corpora.forEach((corpus, at) => {
-        pen.save();
-        pen.translate((at % across) * wide, Math.floor(at / across) * high);
-        drawPanel(
-          pen,
-          wide,
-          high,
-          corpus,
-          curves.filter((curve) => curve.data === corpus),
-        );
-        pen.restore();
-      });
-    },
-  );
 
   function drawPanel(pen, width, height, title, mine) {
     const { ink, soft, line, font } = inks(host);
@@ -646,7 +628,7 @@ function makeCurves(host, context, curves) {
     }
   }
 
-  return board;
+  return boards;
 }
 
 /** Labels at the ends of lines, moved apart where they would overlap. */
