@@ -50,6 +50,7 @@ LOADERS = {
     "models/pretrained.py": "JSON and safetensors; model types are a fixed list; plug-ins (plugins.py) need the user's "
     "permission, by the name of their package",
     "seeing/corpus.py": "JSON and safetensors",
+    "seeing/storage.py": "JSON and safetensors; the parts are a fixed list",
     "seeing/text_models.py": "transformers, trust_remote_code=False unless the caller says True",
     "seeing/trace.py": "JSON and safetensors; the parts are a fixed list",
     "training/batches.py": "JSON",
