@@ -1,7 +1,7 @@
 """ONNX: `encode`, `start` and `step` of a model as graphs, by torch.onnx.export; and their int8 form.
 
 PyTorch's exporter follows the model's own code. Meanwhile (`formulas`) attention is computed by its formula, which
-gives the weights too, and caches grow by concatenation: a graph has nothing to write into.
+gives the weights too.
 
 int8 graphs have matrices and embedding tables as bytes with a scale, and activations rounded while the graph runs.
 Each column of a matrix has a scale of its own. Only operators of the ONNX standard are written (MatMulInteger,
@@ -40,7 +40,6 @@ from ..layers.sound import LogMel
 from ..models.classifier import Classifier
 from ..models.decoder import State
 from ..models.multi_decoder import DecoderSwitch, SwitchState, TagEncoder
-from ..models.transformer_decoder import TransformerDecoderState
 from ..special_tokens import BEGIN, END, PAD, UNKNOWN
 from .load_model_and_tokenizers import export_files, require_free
 
@@ -245,21 +244,6 @@ CONSTANT = {"memory", "summary", "source", "lengths", "choice"}
 """The fields of states that stay the same in the loop."""
 
 
-@dataclass
-class GrowingState(TransformerDecoderState):
-    """Its cache is a pair of tensors for each layer, which grow by one entry per step."""
-
-    def __post_init__(self) -> None:
-        if isinstance(self.cache, Tensor):
-            self.cache = cast("Tensor", [tuple(pair) for pair in self.cache])
-        self.position = self.cache[0][0].shape[2]
-
-    def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        pairs = cast("list[tuple[Tensor, Tensor]]", self.cache)
-        pairs[layer] = torch.cat([pairs[layer][0], k], 2), torch.cat([pairs[layer][1], v], 2)
-        return pairs[layer]
-
-
 def started(decoder: Any, annotations: Annotations) -> Any:
     """The state before the first step, of every decoder that there is."""
     if isinstance(decoder, DecoderSwitch):
@@ -284,8 +268,6 @@ def with_tensors(state: Any, change: Callable[[str, Tensor], Tensor], path: str 
         return type(state)(with_tensors(x, change, f"{path}.{n}", kind) for n, x in enumerate(state))
     if not is_dataclass(state):
         return state
-    if isinstance(state, TransformerDecoderState):
-        state = GrowingState(**vars(state))
     values = {}
     for each in fields(state):
         below = path if each.name == "memory" else f"{path}.{each.name}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+import torch
 from torch import nn
 
 from ..attention import attend
@@ -227,34 +228,37 @@ class DecoderLayer(TransformerLayer):
     def step(
         self,
         x: Float[Tensor, "rows n width"],
-        position: int,
-        write: Callable[[Tensor, Tensor], KeysValues],
+        cache: KeysValues,
         source: KeysValues | None,
         mask: Mask | None,
         *,
         weights: bool = False,
-    ) -> tuple[Float[Tensor, "rows n width"], Weights | None]:
-        """The next position, or the next few. `write` adds keys and values to the cache and returns all of them.
+    ) -> tuple[Float[Tensor, "rows n width"], KeysValues, Weights | None]:
+        """The next position, or the next few, and the cache with their keys and values.
 
         `source` has one entry per sentence and x one per row: the beams of a sentence share its keys and values, so
         they are passed as its queries.
         """
+        position = cache[0].shape[2]
 
         def self_attention(y: Tensor) -> Tensor:
-            k, v = write(*self.attention.keys(y, position))
+            nonlocal cache
+            k, v = self.attention.keys(y, position)
+            cache = torch.cat([cache[0], k], 2), torch.cat([cache[1], v], 2)
             energy = None
             if isinstance(self.attention.energy, Modified):
                 # ALiBi needs the position of the query, which is not 0 here.
                 energy = Modified(self.attention.energy.energy, Alibi(self.attention.heads, offset=position))
             mask = None if y.shape[1] == 1 else causal(position)  # the last position sees the whole cache
-            return self.attention.look(y, k, v, energy=energy, mask=mask, first=position)[0]
+            return self.attention.look(y, *cache, energy=energy, mask=mask, first=position)[0]
 
         x = self.around_attention(x, self_attention)
         if source is None:
-            return self._rest(x, None, mask, weights)
+            x, _ = self._rest(x, None, mask, weights)
+            return x, cache, None
         beams = x.reshape(source[0].shape[0], -1, x.shape[-1])  # [sentences, beams · n, width]
         beams, cross_weights = self._rest(beams, source, mask, weights)
-        return beams.reshape(x.shape), cross_weights
+        return beams.reshape(x.shape), cache, cross_weights
 
     def _rest(
         self, x: Tensor, source: KeysValues | None, mask: Mask | None, weights: bool

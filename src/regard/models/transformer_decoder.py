@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..attention.weights import Weights
+    from ..layers.transformer import KeysValues
     from .base import Annotations
     from .encoders import EncoderConfig
 
@@ -51,39 +51,26 @@ class TransformerDecoderConfig(TransformerConfig, DecoderConfig):
 
 @dataclass
 class TransformerDecoderState(State):
-    """Keys and values of every layer: `cache` has those of the tokens so far, with room for every step."""
+    """Keys and values of every layer: `cache` has those of the tokens so far."""
 
-    cache: Float[Tensor, "layers 2 rows heads steps d"]
-    position: int
-    source: list[tuple[Tensor, Tensor] | None]  # per layer, each [sentences, heads, places, d]; None: no annotations
+    cache: list[KeysValues]  # each [rows, heads, steps, d]
+    source: list[KeysValues | None]  # each [sentences, heads, places, d]; None: no annotations
     lengths: Int[Tensor, "sentences"]
     padded: bool = True  # whether a sentence may have less places than others
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Put keys and values [rows, heads, n, d] of the next positions into a layer's cache; all of them so far."""
-        keys, values = self.cache[layer]
-        room, end = keys.shape[2], self.position + k.shape[2]
-        if end > room:
-            raise ValueError(f"this state was started for {room} steps, and all are taken; start it with more")
-        keys[:, :, self.position : end] = k
-        values[:, :, self.position : end] = v
-        return keys[:, :, :end], values[:, :, :end]
+    @property
+    def position(self) -> int:
+        """Of the next token."""
+        return self.cache[0][0].shape[2]
 
     def reorder(self, rows: Int[Tensor, "rows"]) -> TransformerDecoderState:
-        written = self.cache[..., : self.position, :]
-        # index_select copies, so the rows can overwrite the old ones.
-        self.cache[..., : self.position, :] = written.index_select(2, rows)
-        return replace(self)
+        return replace(self, cache=[(k.index_select(0, rows), v.index_select(0, rows)) for k, v in self.cache])
 
     def keep(self, sentences: Int[Tensor, "kept"]) -> TransformerDecoderState:
-        beams = self.cache.shape[2] // self.lengths.shape[0]
-        return TransformerDecoderState(
-            self.cache.index_select(2, beam_rows(sentences, beams)),
-            self.position,
-            [None if source is None else (source[0][sentences], source[1][sentences]) for source in self.source],
-            self.lengths[sentences],
-            self.padded,
-        )
+        beams = self.cache[0][0].shape[0] // self.lengths.shape[0]
+        source = [None if each is None else (each[0][sentences], each[1][sentences]) for each in self.source]
+        kept = self.reorder(beam_rows(sentences, beams))
+        return replace(kept, source=source, lengths=self.lengths[sentences])
 
 
 class TransformerDecoder(Decoder[TransformerDecoderState]):
@@ -123,11 +110,11 @@ class TransformerDecoder(Decoder[TransformerDecoderState]):
         source = [None if layer.cross is None else layer.cross.keys(annotations.vectors) for layer in self.layers]
         config, like = self.config, self.embedding.weight if source[0] is None else source[0][0]
         heads, rows = config.key_heads or config.heads, annotations.lengths.shape[0] * beams
-        room = (len(source), 2, rows, heads, steps, config.width // config.heads)
+        empty = like.new_empty(rows, heads, 0, config.width // config.heads)
         lengths, places = annotations.lengths, annotations.vectors.shape[1]
         # On a GPU reading the lengths would wait for it.
         padded = lengths.device.type != "cpu" or not readable(lengths) or bool((lengths < places).any())
-        return TransformerDecoderState(like.new_empty(room), 0, source, lengths, padded)
+        return TransformerDecoderState([(empty, empty)] * len(source), source, lengths, padded)
 
     def step(
         self, tokens: Int[Tensor, "rows"], state: TransformerDecoderState, *, weights: bool = False
@@ -147,13 +134,13 @@ class TransformerDecoder(Decoder[TransformerDecoderState]):
         self, tokens: Int[Tensor, "rows n"], state: TransformerDecoderState, weights: bool
     ) -> tuple[Float[Tensor, "rows n width"], TransformerDecoderState, list[Weights | None]]:
         """The next few positions of every row; their keys and values go into the cache."""
-        at, mask = state.position, padding(state.lengths) if state.padded else None
-        x, layer_weights = self._embed(tokens, at), []
-        for number, layer in enumerate(self.layers):
-            write = partial(state.write, number)
-            x, w = layer.step(x, at, write, state.source[number], mask, weights=weights)
+        x, mask = self._embed(tokens, state.position), padding(state.lengths) if state.padded else None
+        cache, layer_weights = [], []
+        for layer, before, source in zip(self.layers, state.cache, state.source, strict=True):
+            x, after, w = layer.step(x, before, source, mask, weights=weights)
+            cache.append(after)
             layer_weights.append(w)
-        return x, replace(state, position=at + tokens.shape[1]), layer_weights
+        return x, replace(state, cache=cache), layer_weights
 
 
 def _maps(layer_weights: list[Weights | None]) -> Float[Tensor, "batch maps queries places"]:
