@@ -350,14 +350,14 @@ class FilesData(DataSection):
                 f"valid = {self.valid} and hold_out = {self.hold_out}: name files to validate with, or hold out "
                 "one row of 10 of `train`, say; one of them"
             )
+        trained = count_of(len(self.train), "corpus", "corpora")
         for noun, given in (("weight", self.weights), ("tag", self.tags)):
             if given and len(given) != len(self.train):
-                wrong.append(f"{count_of(len(given), noun)} for {_corpora(self.train)} in `train`: one for each")
+                wrong.append(f"{count_of(len(given), noun)} for {trained} in `train`: one for each")
         for name, corpora in (("valid", self.valid), ("test", self.test)):
             if self.tags and len(corpora) > len(self.tags):
-                wrong.append(
-                    f"{count_of(len(self.tags), 'tag')} for {_corpora(corpora)} in `{name}`: at most one for each"
-                )
+                tags, number = count_of(len(self.tags), "tag"), count_of(len(corpora), "corpus", "corpora")
+                wrong.append(f"{tags} for {number} in `{name}`: at most one for each")
         return wrong
 
 
@@ -541,10 +541,6 @@ Data = (
 
 def by_kind(sections: Any) -> dict[str, type[Any]]:
     return {section.kind: section for section in get_args(sections)}
-
-
-def _corpora(names: list[Any]) -> str:
-    return count_of(len(names), "corpus", "corpora")
 
 
 class TextSource(Section):
