@@ -11,9 +11,8 @@ from torch import nn
 
 import regard as r
 from regard.attention import Modifier
-from regard.attention.blocks import ChangedInPlaceError
+from regard.attention.blocks import ChangedInPlaceError, Part, UnknownPartError, function_tensors
 from regard.attention.energies import DistanceForm, EnergyForm
-from regard.attention.part import Part, UnknownPartError, function_tensors
 from regard.viewer.inside import neuron_view
 
 if TYPE_CHECKING:
@@ -256,10 +255,10 @@ def test_an_unknown_class_is_refused_by_name(tmp_path: Path, monkeypatch: pytest
     with r.watch(model := Attention(**_own())) as seen, torch.no_grad():
         model(*_inputs())
     seen.save(tmp_path / "trace")
-    from regard.attention import part
+    from regard.attention import blocks
 
-    known = {name: kind for name, kind in part._CLASSES.items() if kind is not Squared}
-    monkeypatch.setattr(part, "_CLASSES", known)
+    known = {name: kind for name, kind in blocks._CLASSES.items() if kind is not Squared}
+    monkeypatch.setattr(blocks, "_CLASSES", known)
     with pytest.raises(UnknownPartError, match=r"Squared' is no Normalizer that is defined here; import"):
         r.load_trace(tmp_path / "trace")[0].weights  # noqa: B018
 

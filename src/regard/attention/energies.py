@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from .blocks import forward_mode, readable, transformed
+from .blocks import Part, depends_on_place, forward_mode, positive, readable, transformed
 from .kernels import TRITON, additive
-from .part import Part, depends_on_place, positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from .blocks import (
+    Part,
     at_each_index,
     batch_and_head,
     brief,
@@ -27,8 +28,9 @@ from .blocks import (
     is_known,
     pick,
     readable,
+    takes,
+    whole,
 )
-from .part import Part, takes, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,10 +24,21 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
-from .blocks import at_each_index, batch_and_head, check_batch_and_head, check_device, fits, pick, readable
+from .blocks import (
+    Part,
+    at_each_index,
+    batch_and_head,
+    check_batch_and_head,
+    check_device,
+    fits,
+    pick,
+    positive,
+    readable,
+    takes,
+    whole,
+)
 from .energies import ScaledDot
 from .energy_matrix import EnergyMatrix, split
-from .part import Part, positive, takes, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable

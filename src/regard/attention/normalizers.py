@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from .blocks import brief, check_device, fits, readable, traced
-from .part import Part, argument_name, depends_on_place, positive, takes
+from .blocks import Part, argument_name, brief, check_device, depends_on_place, fits, positive, readable, takes, traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable

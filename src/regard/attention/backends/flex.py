@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ..blocks import Batch
+    from ..blocks import Batch, Part
     from ..energy_matrix import EnergyMatrix
     from ..normalizers import Normalizer
-    from ..part import Part
 
     _AnyPart = TypeVar("_AnyPart", bound=Part)
 
