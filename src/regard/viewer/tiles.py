@@ -196,7 +196,7 @@ class TilePyramid:
         return self.block > 1 and aligned and cell >= self.block
 
 
-HIGH, NORMAL, LAST = 0, 1, 2
+HIGH, NORMAL = 0, 1
 """Priorities: short computations run before long ones."""
 TILE_SECONDS = 0.5
 """Seconds after which a tile is sent as far as it is computed."""
@@ -209,7 +209,8 @@ class Worker:
     def __init__(self, name: str) -> None:
         self._queue: queue.PriorityQueue[tuple[int, int, Future[Any], Callable[[], Any] | None]] = queue.PriorityQueue()
         self._order = itertools.count()
-        threading.Thread(target=self._run, name=f"regard-{name}", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name=f"regard-{name}", daemon=True)
+        self._thread.start()
 
     def submit(self, function: Callable[[], Any] | None, priority: int = NORMAL) -> Future[Any]:
         future: Future[Any] = Future()
@@ -217,8 +218,11 @@ class Worker:
         return future
 
     def close(self) -> None:
-        """End the thread once the queue is empty."""
-        self.submit(None, LAST)
+        """Drop what waits, and end the thread: PyTorch aborts a process that exits while it computes."""
+        with self._queue.mutex:
+            self._queue.queue.clear()
+        self.submit(None)
+        self._thread.join(10)
 
     @property
     def waiting(self) -> int:
