@@ -1,4 +1,4 @@
-"""attend() under torch.compile, torch.export, and on tensors without numbers (fake and meta)."""
+"""attend() under torch.compile, torch.export and torch.func, and on tensors without numbers (fake and meta)."""
 
 import pytest
 import torch
@@ -126,3 +126,115 @@ def test_masks_made_inside_a_compiled_function_with_dynamic_shapes(name: str) ->
     compiled = torch.compile(function, dynamic=True, fullgraph=True, backend="aot_eager")
     for tensors in (_two_lengths(6, 8), _two_lengths(5, 11)):
         torch.testing.assert_close(compiled(*tensors), function(*tensors))
+
+
+IDS = torch.tensor([0, 0, 1, 1, 2, 2])
+SINK = torch.tensor([0.5, -1.0, 2.0])
+
+FUNCTIONS = {
+    "mask_mod": {"mask": lambda b, h, i, j: IDS[i] == IDS[j]},
+    "score_mod": {"energy": r.Modified(r.ScaledDot(), lambda e, b, h, i, j: e + SINK[h] * (i - j))},
+    "function of energies": {"normalize": lambda e: torch.softmax(e, -1), "mask": r.causal()},
+    "function with a mask": {"normalize": lambda e, mask: e.sigmoid() * mask, "mask": r.causal()},
+    "module": {"normalize": torch.nn.Softmax(-1)},
+    "sink": {"normalize": r.Softmax(sink=SINK)},
+    "unnormalized": {"normalize": r.Unnormalized(), "mask": r.causal([0, 2])},
+    "corner": {"mask": r.causal("bottom-right") & r.padding(queries=[2, 6])},
+}
+
+
+def _same_lengths() -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(2, 3, 6, 4) for _ in range(3)]
+
+
+class Functions(torch.nn.Module):
+    def __init__(self, options: dict) -> None:
+        super().__init__()
+        self.options = options
+
+    def forward(self, q, k, v):
+        return attend(q, k, v, **self.options)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_compile_and_export(name: str) -> None:
+    model, tensors = Functions(FUNCTIONS[name]), _same_lengths()
+    truth = model(*tensors)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="eager", dynamic=True)
+    torch.testing.assert_close(compiled(*tensors), truth)
+    torch.testing.assert_close(torch.export.export(model, tuple(tensors)).module()(*tensors), truth)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradient_transforms(name: str) -> None:
+    q, k, v = _same_lengths()
+    model = Functions({**FUNCTIONS[name], "backend": "reference"})
+    leaf = q.clone().requires_grad_()
+    (truth,) = torch.autograd.grad(model(leaf, k, v).sin().sum(), leaf)
+    torch.testing.assert_close(torch.func.grad(lambda x: model(x, k, v).sin().sum())(q), truth)
+    slope = torch.randn_like(q)
+    _, along = torch.func.jvp(lambda x: model(x, k, v).sin().sum(), (q,), (slope,))
+    torch.testing.assert_close(along, (truth * slope).sum(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_fake_tensors(name: str) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        out = attend(*(mode.from_tensor(x) for x in _same_lengths()), **FUNCTIONS[name])
+    assert out.shape == (2, 3, 6, 4)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> None:
+    torch._dynamo.reset()  # it gives up on a function it has compiled many times, as these tests do
+
+
+class Bahdanau(torch.nn.Module):
+    def __init__(self, normalize: r.Normalizer, mask: r.Mask | None) -> None:
+        super().__init__()
+        self.energy, self.normalize, self.mask = r.Additive(4, 4, 8), normalize, mask
+
+    def forward(self, q, k, v):
+        return attend(q, k, v, energy=self.energy, normalize=self.normalize, mask=self.mask, backend="fused")
+
+
+@pytest.mark.parametrize("mask", [None, r.causal(), r.causal() & r.padding([3, 6]), ~r.causal()])
+@pytest.mark.parametrize("normalize", ["softmax", "entmax 1.5"])
+def test_compiles_whole_with_gradients(normalize: str, mask: r.Mask | None) -> None:
+    module = Bahdanau(NORMALIZERS[normalize], mask)
+    q, k, v = inputs((2, 3), dtype=torch.float32, grad=True)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    direction = torch.randn(2, 3, 5, 6)
+    leaves = [q, k, v, *module.parameters()]
+    mine, plain = (torch.autograd.grad(f(q, k, v), leaves, direction) for f in (compiled, module))
+    for a, b in zip(mine, plain, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_same_inputs_same_bits() -> None:
+    runs = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        q, k, v = inputs((2, 2), 40, 50, 8, 8, dtype=torch.float32, grad=True)
+        energy = r.Additive(8, 8, 16)
+        z = attend(q, k, v, energy=energy, dropout=0.2, backend="fused")
+        runs.append([z, *torch.autograd.grad(z.square().sum(), (q, k, v, *energy.parameters()))])
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+@pytest.mark.parametrize(
+    "mask", [r.causal() & r.window(20), r.causal() & r.padding([64, 40]), ~r.documents(torch.arange(64) // 30)]
+)
+def test_masks_and_modifiers_can_be_traced_for_flex(mask: r.Mask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU compiles: our rules as FlexAttention's mask_mod and score_mod, traced, then run unfused."""
+    from regard.attention.backends import flex
+
+    traced = torch.compile(flex.flex_attention, backend="aot_eager", fullgraph=True)
+    monkeypatch.setattr(flex, "_kernel", lambda device: traced)
+    q, k, v = torch.randn(2, 4, 64, 16), torch.randn(2, 2, 64, 16), torch.randn(2, 2, 64, 16)
+    energy = r.Modified(r.ScaledDot(), r.SoftCap(5.0), r.Alibi(4), r.Bias(torch.randn(64, 64)))
+    for how in (r.ScaledDot(), energy):
+        z = attend(q, k, v, energy=how, mask=mask, backend="flex")
+        torch.testing.assert_close(z, attend(q, k, v, energy=how, mask=mask, backend="reference"))

@@ -20,66 +20,32 @@ if TYPE_CHECKING:
 CHANGED = "changed in place|modified by an inplace operation"
 
 
-def _seen() -> torch.Tensor:
-    return torch.ones(5, 7, dtype=torch.bool).tril(2)
-
-
-def _table_mask(seen: torch.Tensor) -> r.Mask:
-    return r.mask_mod(lambda b, h, i, j: seen[i, j])
-
-
-def _block_modifier(bias: torch.Tensor) -> r.Modified:
-    return r.Modified(r.ScaledDot(), lambda e, batch, i, j: e + bias[i, j])
-
-
-def _score_mod(bias: torch.Tensor) -> r.Modified:
-    return r.Modified(r.ScaledDot(), lambda e, b, h, i, j: e + bias[i, j])
-
-
-def _function_energy(weight: torch.Tensor):
-    return lambda q, k: (q * weight[0, 0]) @ k.mT
-
-
-def _function_normalizer(weight: torch.Tensor):
-    return lambda e: torch.softmax(e * weight[0, 0], -1)
-
-
-def _bias(bias: torch.Tensor) -> r.Modified:
-    return r.Modified(r.ScaledDot(), r.Bias(bias))
-
-
-CASES = {
-    "mask": lambda x: {"mask": x > 0},
-    "mask, sparsemax": lambda x: {"mask": x > 0, "normalize": r.Sparsemax()},
-    "mask, additive": lambda x: {"mask": x > 0, "energy": r.Additive(4, 4, 3).double()},
-    "mask of a function": lambda x: {"mask": _table_mask(x > 0)},
-    "bias": lambda x: {"energy": _bias(x)},
-    "function of blocks": lambda x: {"energy": _block_modifier(x)},
-    "score_mod": lambda x: {"energy": _score_mod(x)},
-    "function energy": lambda x: {"energy": _function_energy(x)},
-    "function normalizer": lambda x: {"normalize": _function_normalizer(x)},
+OF_A_MASK = {
+    "mask": lambda seen: {"mask": seen},
+    "mask, sparsemax": lambda seen: {"mask": seen, "normalize": r.Sparsemax()},
+    "mask, additive": lambda seen: {"mask": seen, "energy": r.Additive(4, 4, 3).double()},
+    "mask of a function": lambda seen: {"mask": lambda b, h, i, j: seen[i, j]},
 }
-
-
-def _tensors_of(case: str) -> tuple[torch.Tensor, dict]:
-    """The tensor that is changed, and the options of attend that use it."""
-    numbers = torch.rand(5, 7, dtype=torch.float64) + 0.5
-    if case.startswith("mask"):
-        seen = _seen()
-        options = {"mask": _table_mask(seen) if case == "mask of a function" else seen}
-        return seen, {**CASES[case](numbers), **options}
-    return numbers, CASES[case](numbers)
+OF_NUMBERS = {
+    "bias": lambda x: {"energy": r.Modified(r.ScaledDot(), r.Bias(x))},
+    "function of blocks": lambda x: {"energy": r.Modified(r.ScaledDot(), lambda e, batch, i, j: e + x[i, j])},
+    "score_mod": lambda x: {"energy": r.Modified(r.ScaledDot(), lambda e, b, h, i, j: e + x[i, j])},
+    "function energy": lambda x: {"energy": lambda q, k: (q * x[0, 0]) @ k.mT},
+    "function normalizer": lambda x: {"normalize": lambda e: torch.softmax(e * x[0, 0], -1)},
+}
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one block", "several blocks"])
 @pytest.mark.parametrize("backend", ["auto", "fused"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*OF_A_MASK, *OF_NUMBERS])
 def test_a_change_before_the_backward_raises_or_has_no_effect(
     case: str, backend: str, several: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fused, "BLOCK", 16 if several else 1 << 18)
     q, k, v = inputs((2, 3), 5, 7, 4, 4, grad=True)
-    changed, options = _tensors_of(case)
+    seen, numbers = torch.ones(5, 7, dtype=torch.bool).tril(2), torch.rand(5, 7, dtype=torch.float64) + 0.5
+    changed = seen if case in OF_A_MASK else numbers
+    options = (OF_A_MASK | OF_NUMBERS)[case](changed)
 
     def gradients(change: bool) -> list[torch.Tensor]:
         z = attend(q, k, v, backend=backend, **options)

@@ -126,18 +126,6 @@ def test_a_mask_stays_what_it_was_made_of() -> None:
     assert [_seen(mask, 4, 4, (2,)) for mask in made] == before
 
 
-def test_what_is_held_by_reference_is_known_however_deep() -> None:
-    a, b = torch.ones(3, 3).triu(1).bool(), torch.zeros(3, 3).bool()
-    mask = ~(r.causal() & r.dense(a)) | (r.padding(2) & r.dense(b))
-    held = [x for x in mask.tensors() if x.dtype == torch.bool]
-    assert [x is y for x, y in zip(held, (a, b), strict=True)] == [True, True]
-    copied, before = mask.map_tensors(torch.clone), _seen(mask, 3, 3)
-    assert _seen(copied, 3, 3) == before
-    a.fill_(True)
-    assert _seen(mask, 3, 3) != before
-    assert _seen(copied, 3, 3) == before
-
-
 def test_print_draws() -> None:
     assert str(r.causal()).splitlines()[:3] == ["causal()", "█·······", "██······"]
     both = r.causal() & r.padding([2, 3])  # drawn for the first entry, whose length is 2

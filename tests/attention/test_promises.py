@@ -41,52 +41,6 @@ def test_an_energy_that_returns_a_view_of_its_input(mask, grad: bool) -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("normalize", [r.Softmax(), r.Sparsemax(), r.Entmax(1.5)])
-@pytest.mark.parametrize("name", ["gaussian", "function", "closure", "additive", "capped"])
-def test_gradcheck_through_many_blocks(name: str, normalize: r.Normalizer) -> None:
-    weight = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
-    additive = r.Additive(4, 4, 3).double()
-    energy, leaves = {
-        "gaussian": (r.Gaussian(), []),
-        "function": (city_block, []),
-        "closure": (lambda q, k: torch.tanh(q @ weight) @ k.mT, [weight]),
-        "additive": (r.Modified(additive, r.SoftCap(2.0)), list(additive.parameters())),
-        "capped": (r.Modified(r.ScaledDot(), r.SoftCap(1.0)), []),
-    }[name]
-    q, k, v = inputs((2,), 3, 4, 4, 2, grad=True)
-
-    def function(q, k, v, *_):
-        return attend(q, k, v, energy=energy, normalize=normalize, mask=r.causal(1), backend="fused")
-
-    assert torch.autograd.gradcheck(function, (q, k, v, *leaves))
-
-
-class Scaled:
-    """A modifier of a user's own, with a parameter."""
-
-    def __init__(self) -> None:
-        self.factor = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
-
-    def __call__(self, e, batch, i, j):
-        return e * self.factor
-
-    def check(self, batch, queries, keys) -> None:
-        pass
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_a_modifier_of_ones_own_learns() -> None:
-    q, k, v = inputs()
-    modifier = Scaled()
-    energy = r.Modified(r.Gaussian(), modifier)
-    result = [
-        torch.autograd.grad(attend(q, k, v, energy=energy, backend=name).square().sum(), modifier.factor)[0]
-        for name in ("fused", "reference")
-    ]
-    torch.testing.assert_close(*result)
-
-
-@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("which", ["closure", "additive"])
 def test_hooks_on_parameters_run_once(which: str) -> None:
     q, k, v = inputs((2,))
@@ -119,6 +73,14 @@ def test_randomness_inside_an_energy_is_the_same_in_the_backward(closes_over: bo
     (gradient,) = torch.autograd.grad((z * z.detach()).sum(), v)
     # z is linear in v, so ⟨dz/dv, v⟩ gives it back, if the weights are the same.
     torch.testing.assert_close((gradient * v).sum(), z.square().sum())
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_sampled_keys_are_the_same_in_the_backward() -> None:
+    q, k, v = inputs((2,), grad=True)
+    z, w = attend(q, k, v, energy=r.Gaussian(), normalize=r.Hard("straight-through"), weights=True, backend="fused")
+    (gradient,) = torch.autograd.grad(z.sum(), v)
+    torch.testing.assert_close(gradient, w.received()[..., None].expand_as(v))
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -174,12 +136,6 @@ def test_without_dropout_the_generator_is_left_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0, 3.0])
-def test_second_derivatives_of_entmax(alpha: float) -> None:
-    e = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradgradcheck(r.Entmax(alpha), (e,))
-
-
 # Precision
 
 
@@ -215,6 +171,22 @@ def test_nan_in_one_query_does_not_move_its_neighbours() -> None:
 
     a, b, w = torch.tensor([[[float("nan")], [50.0]]]), torch.tensor([[[-43.0], [0.0]]]), torch.tensor([5.0])
     torch.testing.assert_close(energies(a, b, w)[0, 1], 5 * torch.tanh(torch.tensor([7.0, 50.0])))
+
+
+def test_steep_energies_have_the_gradient_of_the_formula() -> None:
+    """e^{e − lse} of a rounded log-sum-exp did not sum to one, and gradients erred 20 times more."""
+    torch.manual_seed(0)
+    energy = r.Additive(4, 4, 6)
+    with torch.no_grad():
+        energy.weight.mul_(1e3)
+    q, k, v = torch.randn(2, 50, 4), torch.randn(2, 70, 4), torch.randn(2, 70, 3)
+    gradients = []
+    for dtype, backend in ((torch.float64, "reference"), (torch.float32, "reference"), (torch.float32, "fused")):
+        leaf = q.to(dtype).requires_grad_()
+        z = r.attend(leaf, k.to(dtype), v.to(dtype), energy=energy.to(dtype), backend=backend)
+        gradients += torch.autograd.grad(z.sum(), leaf)
+    truth, formula, ours = gradients
+    assert float((ours - truth).norm()) <= 4 * float((formula - truth).norm())
 
 
 # Weights belong to their call
@@ -310,11 +282,6 @@ def test_an_energy_that_looks_at_positions_is_refused() -> None:
             )  # rounding is no position
 
 
-def test_proportional_needs_energies_that_are_not_negative() -> None:
-    with pytest.raises(ValueError, match="energies ≥ 0, got -"):
-        r.lookup(360, {300: 30, 400: 40}, energy=r.Gaussian(50.0))
-
-
 def test_modifiers_and_settings_in_the_wrong_place() -> None:
     x = torch.randn(3, 4)
     for wrong in (r.SoftCap(3.0), r.Alibi(8)):
@@ -339,22 +306,6 @@ def test_masks_and_energies_on_another_device(make) -> None:
 
 
 # Compiled and transformed, also without gradients
-
-
-@pytest.mark.parametrize("energy", ["additive", "gaussian"])
-def test_compiles_and_maps_without_gradients(energy: str) -> None:
-    how = r.Additive(4, 4, 6) if energy == "additive" else r.Gaussian()
-    q, k, v = inputs((3,), dtype=torch.float32)
-
-    def function(q, k, v):
-        return attend(q, k, v, energy=how, normalize=r.Entmax(1.5))
-
-    torch._dynamo.reset()
-    with torch.no_grad():
-        expected = function(q, k, v)
-        compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
-        torch.testing.assert_close(compiled(q, k, v), expected)
-        torch.testing.assert_close(torch.func.vmap(function)(q, k, v), expected)
 
 
 def test_vmap_with_weights_and_documents() -> None:

@@ -149,25 +149,6 @@ def test_padding_cannot_change_the_result(problem, more: int) -> None:
     torch.testing.assert_close(padded, plain, rtol=TOLERANCE[q.dtype], atol=2 * TOLERANCE[q.dtype])
 
 
-@given(problems(backends=("auto", "fused")), st.data())
-def test_every_answer_equals_the_question_asked_of_dense(problem, data) -> None:
-    tensors, arguments = problem
-    mask = data.draw(some_mask(*_shape(tensors)))
-    with torch.no_grad():
-        _, w = attend(*tensors, mask=mask, weights=True, **arguments)
-        dense = w.dense()
-    keys = dense.shape[-1]
-    close = {"rtol": 1e-4, "atol": 1e-5}
-    torch.testing.assert_close(w.tile(slice(None), slice(None)), dense, **close)
-    torch.testing.assert_close(w.entropy(), -torch.xlogy(dense, dense).sum(-1), rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(w.received(), dense.sum(-2), **close)
-    top = data.draw(st.integers(1, keys))
-    torch.testing.assert_close(w.top(top).values, dense.topk(top, -1).values, **close)
-    columns = data.draw(st.lists(st.integers(0, keys - 1), min_size=1, unique=True))
-    torch.testing.assert_close(w.on(columns), dense[..., columns].sum(-1), **close)
-    assert w.map((3, 3)).amax((-2, -1)).allclose(dense.amax((-2, -1)), **close)
-
-
 @pytest.mark.parametrize("backend", ["reference", "fused"])
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**31))
 def test_look_up_gives_a_value_between_its_values(backend: str, queries: int, keys: int, seed: int) -> None:

@@ -67,20 +67,6 @@ def test_the_look_up_family(energy: str) -> None:
     _answers_match(w, dense, v, out)
 
 
-@pytest.mark.parametrize("keys", [64, 200, 1024, 1030])
-def test_top_through_blocks_of_keys(keys: int) -> None:
-    """Long rows go through the maxima of blocks, with and without a remainder, also with ties."""
-    q, k, v = torch.randn(2, 3, 40, 8), torch.randn(2, 3, keys, 8), torch.randn(2, 3, keys, 8)
-    k[:, :, keys // 2 :] = k[:, :, : keys - keys // 2]  # every key twice: ties everywhere
-    _, w = attend(q, k, v, weights=True)
-    dense = w.dense()
-    for count in (1, 5, 8):
-        values, indices = w.top(count)
-        torch.testing.assert_close(values, dense.topk(count, dim=-1).values)
-        torch.testing.assert_close(dense.gather(-1, indices), values)
-        assert all(len(set(row.tolist())) == count for row in indices.flatten(0, -2))
-
-
 def test_grouped_heads() -> None:
     q, k, v = torch.randn(2, 6, 5, 4).double(), torch.randn(2, 2, 7, 4).double(), torch.randn(2, 2, 7, 6).double()
     dense = attend(q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1), weights=True)[1].dense()
@@ -214,26 +200,6 @@ def test_keys_that_nobody_sees_are_left_out_and_change_nothing() -> None:
         assert float(stats.fidelity.max()) < 1e-12  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("backend", ["auto", "reference", "fused"])
-@pytest.mark.parametrize("magnitude", [1e4, 1e6, 1e8, 1e30])
-@pytest.mark.parametrize("normalize", [r.Softmax(), r.Softmax(0.1), r.Sparsemax(), r.Entmax(1.5)], ids=repr)
-def test_rows_of_large_energies(magnitude: float, normalize: r.Normalizer, backend: str) -> None:
-    """One number per row cannot hold them: at energies of 1e8 weights were 0 or 1, and off by 0.6 % at 1e6."""
-    torch.manual_seed(0)
-    q, k = torch.randn(1, 6, 8), torch.randn(1, 9, 8)
-    k[:, 4] = k[:, 2]  # two keys alike: the row has a tie
-    _, w = attend(magnitude * q, k, k, normalize=normalize, weights=True, backend=backend)  # type: ignore[call-overload]
-    whole = w.dense()
-    torch.testing.assert_close(whole.sum(-1), torch.ones(1, 6))
-    close = {"rtol": 1e-5, "atol": 1e-6}
-    torch.testing.assert_close(w.tile(slice(None), slice(None)), whole, **close)
-    torch.testing.assert_close(w.tile(slice(None), [4, 2, 8]), whole[..., [4, 2, 8]], **close)
-    torch.testing.assert_close(w.received(), whole.sum(-2), **close)
-    torch.testing.assert_close(w.top(9).values, whole.sort(-1, descending=True).values, **close)
-    torch.testing.assert_close(w.map((6, 9)), whole, **close)
-    torch.testing.assert_close(w.entropy(), -torch.xlogy(whole, whole).sum(-1), **close)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_of_the_least_number(dtype: torch.dtype) -> None:
     """Masks that are added close keys with finfo.min. A row of nothing else is uniform: its energies round to that."""
@@ -339,3 +305,62 @@ def test_long_rows_go_some_keys_at_a_time(mask: r.Mask | None, normalize: r.Norm
     assert not w[0].rows([3]).state_known
     torch.testing.assert_close(w.tile(slice(None), slice(2000, 2600)), dense[..., 2000:2600])
     assert w.rows(3).state_known
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "empty entry", "dense"])
+@pytest.mark.parametrize("name", ["scaled", "additive", "modified", "own function"])
+def test_logsumexp_is_the_formula_and_differentiable(name: str, mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.attention.statistics.BLOCK", 100)  # several blocks
+    torch.manual_seed(0)
+    q, k, v = inputs(grad=True)
+    energy, rule = energies()[name], masks()[mask]
+    seen = torch.ones(5, 7, dtype=torch.bool) if rule is None else rule.dense((2, 3), 5, 7, q.device)
+    sink = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    for normalize in (r.Softmax(), r.Softmax(0.5), r.Softmax(sink=sink)):
+        _, w = attend(q, k, v, energy=energy, normalize=normalize, mask=rule, weights=True)
+        e = energy(q, k).masked_fill(~seen, -torch.inf) / normalize.temperature
+        if normalize.sink is not None:
+            e = torch.cat([e, sink[:, None, None].expand(2, 3, 5, 1)], -1)
+        empty = (e == -torch.inf).all(-1)
+        truth = e.masked_fill(empty[..., None], 0).logsumexp(-1).masked_fill(empty, -torch.inf)
+        lse = w.logsumexp()
+        assert lse.shape == (2, 3, 5)
+        torch.testing.assert_close(lse, truth)
+        with torch.no_grad():
+            torch.testing.assert_close(w.logsumexp(), truth)
+            torch.testing.assert_close(w[1, 2].rows([4, 0]).logsumexp(), truth[1, 2, [4, 0]])
+        inputs_ = (q, k, *(() if normalize.sink is None else (sink,)))
+        direction = torch.randn_like(lse)
+        ours, theirs = (torch.autograd.grad(x, inputs_, direction) for x in (lse, truth))
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa", "fused", "flex"])
+def test_parts_of_the_keys_join_to_the_whole(backend: str) -> None:
+    q, k, v = inputs((2, 3), 6, 11)
+    mask = torch.rand(6, 11) > 0.4
+    mask[0], mask[1, :4] = False, False  # a query that sees nothing, and one that sees nothing of the first part
+    parts = [slice(0, 4), slice(4, 9), slice(9, 11)]
+    results = [attend(q, k[..., p, :], v[..., p, :], mask=mask[:, p], backend=backend, weights=True) for p in parts]
+    lse = torch.stack([w.logsumexp() for _, w in results])
+    shares = (lse - lse.logsumexp(0)).exp().nan_to_num(0)
+    z = sum(share[..., None] * z for share, (z, _) in zip(shares, results, strict=True))
+    whole, w = attend(q, k, v, mask=mask, backend=backend, weights=True)
+    torch.testing.assert_close(z, whole)
+    torch.testing.assert_close(lse.logsumexp(0), w.logsumexp())
+
+
+def test_logsumexp_of_one_query_and_of_other_normalizers() -> None:
+    q, k, v = (torch.randn(*size, requires_grad=True) for size in ((4,), (6, 4), (6, 3)))
+    _, w = attend(q, k, v, weights=True)
+    torch.testing.assert_close(w.logsumexp(), (k @ q / 2).logsumexp(0))
+    _, w = attend(q, k, v, normalize=r.Sparsemax(), weights=True)
+    with pytest.raises(TypeError, match="softmax's denominator; Sparsemax has none"):
+        w.logsumexp()
+
+
+@pytest.mark.parametrize("size", [1e8, 1e30])
+def test_logsumexp_of_large_energies(size: float) -> None:
+    q, k, v = inputs()
+    _, w = attend(q * size, k, v, weights=True)
+    torch.testing.assert_close(w.logsumexp(), (q @ k.mT * (size / 2)).logsumexp(-1))

@@ -11,14 +11,21 @@ import torch
 
 pytest.importorskip("sacrebleu", reason="needs the extra `train`")
 
-from regard.data import Tokenizer, TokenizerPair
+from regard.data import LabelSet, Tokenizer, TokenizerPair
+from regard.data.corpora import opinions, scenes
+from regard.data.media import PictureReader
+from regard.data.tokenizer_pair import EmptyReader
+from regard.decoding import load_model_and_tokenizers, translate
 from regard.models import (
     EncoderDecoder,
     EncoderDecoderConfig,
     GridEncoderConfig,
     ShowAttendTellDecoderConfig,
 )
-from regard.training import results
+from regard.models.classifier import Classifier
+from regard.training import recipe_files, results
+from regard.training.corpora import read
+from regard.training.recipe import recipe_toml
 from tests.support.aligned_pairs import LINKS, SOURCES, TARGETS, pair_model, pair_tokenizers
 from tests.support.command_line import command_output, run_command
 from tests.support.small_translators import TEXTS, save_exported_run
@@ -35,6 +42,10 @@ def run(tokenizers: TokenizerPair, tmp_path: Path) -> Path:
     pair_model().save_pretrained(folder / "model")
     tokenizers.save(folder / "model")
     return folder
+
+
+def write_recipe(run: Path, name: str, settings: list[str]) -> None:
+    (run / "recipe.toml").write_text(recipe_toml(recipe_files.load_recipe(name, settings)), encoding="utf-8")
 
 
 @pytest.fixture(autouse=True)
@@ -77,12 +88,7 @@ def test_evaluate_and_compare(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_is_evaluated_on_the_pairs_of_its_recipe(run: Path) -> None:
-    pytest.importorskip("pydantic")
-    from regard.training import recipe as recipe_writer
-    from regard.training import recipe_files
-
-    recipe = recipe_files.load_recipe("transformer-phrasebook", ["data.test=12", "data.valid=5", "search.beams=2"])
-    (run / "recipe.toml").write_text(recipe_writer.recipe_toml(recipe), encoding="utf-8")
+    write_recipe(run, "transformer-phrasebook", ["data.test=12", "data.valid=5", "search.beams=2"])
     out = command_output("evaluate", str(run))
     assert "test: 12 sentences" in out
     assert "AER, layer 1" in out
@@ -141,13 +147,6 @@ def test_runs_of_one_name_are_distinguished(run: Path, tmp_path: Path, monkeypat
 @pytest.fixture
 def captioner(tmp_path: Path) -> Path:
     """A run of another task: a captioner that has learned nothing."""
-    pytest.importorskip("pydantic")
-    pytest.importorskip("PIL", reason="needs the extra `vision`")
-    from regard.data.corpora import scenes
-    from regard.data.media import PictureReader
-    from regard.training import recipe as recipe_writer
-    from regard.training import recipe_files
-
     folder = tmp_path / "soft-1"
     sides = TokenizerPair(PictureReader(64), Tokenizer.train("word", 100, (pair.target for pair in scenes.pairs(50))))
     torch.manual_seed(0)
@@ -156,16 +155,13 @@ def captioner(tmp_path: Path) -> Path:
         folder / "model"
     )
     sides.save(folder / "model")
-    recipe = recipe_files.load_recipe("soft-scenes", ["data.test=4", "data.valid=3", "search.beams=3"])
-    (folder / "recipe.toml").write_text(recipe_writer.recipe_toml(recipe), encoding="utf-8")
+    write_recipe(folder, "soft-scenes", ["data.test=4", "data.valid=3", "search.beams=3"])
     return folder
 
 
 def test_models_that_do_not_translate_are_searched_as_asked_and_their_answers_kept(
     captioner: Path, tmp_path: Path
 ) -> None:
-    from regard.data.corpora import scenes
-    from regard.decoding import load_model_and_tokenizers, translate
 
     saved = tmp_path / "said.txt"
     for beams in (1, 4):
@@ -190,13 +186,6 @@ def test_models_that_do_not_translate_are_searched_as_asked_and_their_answers_ke
 @pytest.fixture
 def classifier(tmp_path: Path) -> Path:
     """A run of a classifier that has learned nothing."""
-    pytest.importorskip("pydantic")
-    from regard.data import LabelSet
-    from regard.data.corpora import opinions
-    from regard.models.classifier import Classifier
-    from regard.training import recipe as recipe_writer
-    from regard.training import recipe_files
-
     folder = tmp_path / "opinions-1"
     texts = [pair.source for pair in opinions.pairs(50)]
     sides = TokenizerPair(Tokenizer.train("word", 100, texts), LabelSet(sorted(opinions.LABELS)))
@@ -205,7 +194,7 @@ def classifier(tmp_path: Path) -> Path:
     it = Classifier(recipe.classifier(len(sides.source), 3))
     it.save_pretrained(folder / "model")
     sides.save(folder / "model")
-    (folder / "recipe.toml").write_text(recipe_writer.recipe_toml(recipe), encoding="utf-8")
+    (folder / "recipe.toml").write_text(recipe_toml(recipe), encoding="utf-8")
     return folder
 
 
@@ -267,13 +256,9 @@ def test_a_row_that_a_classifier_cannot_be_scored_on_is_named(
 
 
 def test_a_run_without_a_test_set_names_the_split_it_has(classifier: Path, tmp_path: Path) -> None:
-    from regard.training import recipe as recipe_writer
-    from regard.training import recipe_files
-
     (tmp_path / "films.tsv").write_text("a film\tpositive\n" * 9, encoding="utf-8")
     data = f'data={{kind="files", root="{tmp_path}", train=["films.tsv"], valid=[], hold_out=3}}'
-    recipe = recipe_files.load_recipe("mean-opinions", [data, "encoder.width=8"])
-    (classifier / "recipe.toml").write_text(recipe_writer.recipe_toml(recipe), encoding="utf-8")
+    write_recipe(classifier, "mean-opinions", [data, "encoder.width=8"])
     message = r"data\.test is empty; use --split valid, or give a FILE of texts and labels$"
     with pytest.raises(SystemExit, match=message):
         command_output("evaluate", str(classifier))
@@ -292,11 +277,6 @@ def test_a_file_of_nothing_is_reported_as_that(run: Path, classifier: Path, tmp_
 
 
 def test_a_language_model_is_scored_on_a_text(tmp_path: Path) -> None:
-    pytest.importorskip("pydantic")
-    from regard.data.tokenizer_pair import EmptyReader
-    from regard.training import recipe as recipe_writer
-    from regard.training import recipe_files
-    from regard.training.corpora import read
 
     folder, file = tmp_path / "lstm-1", tmp_path / "my.txt"
     settings = ["data.sentences=60", "data.longest=16", "training.tokens=64", "decoder.embedding=8", "decoder.width=8"]
@@ -306,7 +286,7 @@ def test_a_language_model_is_scored_on_a_text(tmp_path: Path) -> None:
     torch.manual_seed(0)
     EncoderDecoder(recipe.writer(0, len(sides.target))).save_pretrained(folder / "model")
     sides.save(folder / "model")
-    (folder / "recipe.toml").write_text(recipe_writer.recipe_toml(recipe), encoding="utf-8")
+    (folder / "recipe.toml").write_text(recipe_toml(recipe), encoding="utf-8")
     tokens = len(sides.target.encode(held_out.target)) + 2
     assert f"test: {tokens:,} tokens\n" in command_output("evaluate", str(folder))
     file.write_text(held_out.target, encoding="utf-8")

@@ -9,13 +9,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from regard.data import Pair, PairReader
-from regard.data.rows import LONGEST, DatasetSplit, RowProblem, header_remark, lines
+from regard.data.rows import LONGEST, RowProblem, header_remark, lines
 
 ENGLISH = ["the cat sleeps", "a red car", "thank you"]
 FRENCH = ["le chat dort", "une voiture rouge", "merci"]
@@ -347,19 +346,6 @@ print(sum(1 for _ in PairReader({str(file)!r})), peak() - before)
     count, grown = done.stdout.split()
     assert int(count) == 40_000
     assert float(grown) < 10
-
-
-@pytest.mark.parametrize(("version", "expected"), [("3.6.0", {"trust_remote_code": False}), ("4.0.0", {})])
-def test_the_script_of_a_dataset_is_not_run(
-    monkeypatch: pytest.MonkeyPatch, version: str, expected: dict[str, bool]
-) -> None:
-    calls: list[dict[str, Any]] = []
-    library: Any = ModuleType("datasets")
-    library.__version__ = version
-    library.load_dataset = lambda *names, **options: calls.append(options)
-    monkeypatch.setitem(sys.modules, "datasets", library)
-    DatasetSplit("made/up", "train").open()
-    assert [{name: each[name] for name in each if name == "trust_remote_code"} for each in calls] == [expected]
 
 
 @pytest.mark.parametrize(

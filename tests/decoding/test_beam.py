@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.decoding import Hypothesis, Sample, search
-from regard.decoding.beam import Beam, History, Ranking, advance, topk
+from regard.decoding.beam import Beam, History, Ranking, advance
 from regard.models import EncoderDecoder, EncoderDecoderConfig
 from regard.models.base import Annotations
 from regard.models.decoder import Decoder, DecoderOutput, State
@@ -182,20 +182,7 @@ def test_a_beam_is_the_beam_one_would_write_first(beams: int, alpha: float, seed
             expected = plain(model, a, sentence, beams, 6, alpha)[:best]
             assert [h.tokens for h in hypotheses] == [tokens for _, tokens in expected]
             assert [h.score for h in hypotheses] == pytest.approx([value for value, _ in expected], rel=1e-4)
-
-
-@torch.no_grad()
-def test_one_beam_takes_the_likeliest_token_each_time() -> None:
-    model, a = decoder(), annotations(batch=1)
-    tokens: list[int] = []
-    while len(tokens) < 12:
-        logits = model.readout(model(torch.tensor([[BEGIN, *tokens]]), a).features[0, -1])
-        word = int(logits[END:].argmax()) + END
-        if word == END:
-            break
-        tokens.append(word)
-    assert search(model, a, beams=1, longest=12)[0][0].tokens == tokens
-    assert model.calls["reorder"] == 0, "one hypothesis per sentence has nothing to be reordered"
+    assert beams > 1 or model.calls["reorder"] == 0, "one hypothesis per sentence has nothing to be reordered"
 
 
 def test_a_sentence_is_translated_alike_in_any_company() -> None:
@@ -298,19 +285,6 @@ class TestSampling:
 def annotations_again(a: Annotations) -> Annotations:
     """A search must not have changed what it read."""
     return Annotations(a.vectors.clone(), a.lengths.clone(), a.summary.clone())
-
-
-@pytest.mark.parametrize(("n", "count"), [(1000, 1), (1003, 5), (640, 10), (64, 5), (7, 7), (10_000, 5)])
-def test_the_largest_are_those_of_topk(n: int, count: int) -> None:
-    x = torch.randn(3, 4, n)
-    x[0, 0, -1] = x[0, 1, 0] = 10  # at the very ends
-    x[1, 0, :: max(n // 16, 1)] += 20  # several in one group
-    x[2, 0] = -torch.inf
-    x[2, 0, n // 2] = 0
-    values, indices = topk(x, count)
-    assert torch.equal(values, x.topk(count).values)
-    assert torch.equal(x.gather(-1, indices), values)
-    assert all(len(set(row)) == count for row in indices.flatten(0, 1).tolist())
 
 
 def test_nothing_in_gives_nothing_out() -> None:

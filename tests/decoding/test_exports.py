@@ -13,7 +13,12 @@ pytest.importorskip("ctranslate2", reason="needs the extra `export`")
 
 from regard.commands import app
 from regard.decoding import load_model_and_tokenizers
-from regard.decoding.exports import exported_weights, is_outdated, outdated_exports, record_run_exports
+from regard.decoding.load_model_and_tokenizers import (
+    exported_weights,
+    is_outdated,
+    outdated_exports,
+    record_run_exports,
+)
 from regard.models import load
 from regard.models.pretrained import weights_sha256
 from tests.support.small_translators import save_exported_run

@@ -173,15 +173,3 @@ def test_graphs_follow_the_weights_and_step_aside_for_hooks(monkeypatch: pytest.
     finally:
         listeners.pop()
     assert recordable(model.decoder)
-
-
-@pytest.mark.gpu
-@torch.no_grad()
-def test_shapes_are_dropped() -> None:
-    model = _model("Bahdanau", device="cuda")
-    for places in range(8, 8 * (SHAPES + 4), 8):
-        data = batch(1, places=places)
-        annotations = model.encode(data.source.cuda(), data.source_lengths.cuda())
-        for _ in range(2):
-            search(model, annotations, beams=2, longest=4)
-    assert len(search_graphs.graphs_of(model.decoder)._recordings) == SHAPES

@@ -10,8 +10,7 @@ import torch
 
 from regard.data import Tokenizer, TokenizerPair
 from regard.decoding import Hypothesis, Sample, search, translate
-from regard.decoding.classification import Classification
-from regard.decoding.translation import TextWords
+from regard.decoding.classification import Classification, TextWords
 from regard.models import EncoderDecoder, EncoderDecoderConfig, RecurrentDecoderConfig, TransformerDecoderConfig
 from regard.special_tokens import BEGIN, END
 from tests.support.small_translators import DECODERS, ENCODERS, TEXTS, small_translator, text_tokenizers

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 REFUSALS = (ValueError, OSError)
 REMOVED = "<removed>"
-LONGEST_WAIT = 600
-"""Seconds that a case may take on a busy machine; the limit on its processor time is much lower."""
 
 
 @cache

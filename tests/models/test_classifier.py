@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ import torch
 from torch.nn.functional import conv1d, cross_entropy
 
 import regard
-from regard.data import Batches, EncodedCorpus, LabelSet, Pair, Tokenizer, TokenizerPair
+from regard.data import EncodedCorpus, LabelSet, Pair, Tokenizer, TokenizerPair
 from regard.data.corpora import opinions
 from regard.layers import pooling
 from regard.models import (
@@ -283,16 +282,3 @@ def test_distances_and_error_rates() -> None:
         error_rate(["a"], ["a", "b"])
     with pytest.raises(ValueError, match="the references are empty"):
         error_rate([""], [""])
-
-
-def test_batches_of_labels_and_samples_are_what_the_classifier_reads() -> None:
-    from regard.data.corpora import tones
-    from regard.data.media import SoundReader
-
-    pairs = list(tones.pairs(8))
-    sides = TokenizerPair(SoundReader(), LabelSet.train(pair.target for pair in pairs))
-    (given,) = Batches(EncodedCorpus.build(pairs, sides), sentences=8, fixed_shapes=True)
-    model = Classifier(ClassifierConfig(0, 3, SOUND["rnn"], HeadConfig(hidden=8)))
-    loss = model.loss(replace(given))
-    assert int(loss.tokens) == 8
-    assert given.source.dtype == torch.int16

@@ -169,6 +169,16 @@ def test_the_transformer_is_pytorchs(norm: str) -> None:
     torch.testing.assert_close(got, want)
 
 
+def gru_cell(cell: RecurrentCell) -> nn.GRUCell:
+    """PyTorch's GRU with the weights of ours."""
+    given = torch.cat([matrix for matrix in (cell.early, cell.late) if matrix is not None], 1)
+    theirs = nn.GRUCell(given.shape[1], WIDTH).double()
+    theirs.weight_ih.copy_(given)
+    for own, other in (("weight_hh", "recall"), ("bias_ih", "bias"), ("bias_hh", "recall_bias")):
+        getattr(theirs, own).copy_(getattr(cell, other))
+    return theirs
+
+
 def test_bahdanau_is_the_papers_equations() -> None:
     """One step after the other, written out: e = w·tanh(W s + U h), α = softmax(e), c = Σ α h, s' = GRU([y; c], s)."""
     model, pairs = translator(GRU, DECODERS["Bahdanau"]), batch(sentences=1)
@@ -177,7 +187,7 @@ def test_bahdanau_is_the_papers_equations() -> None:
         got = model(pairs.source, pairs.source_lengths, pairs.target[:, :-1], weights=True)
         notes = model.encode(pairs.source, pairs.source_lengths)
         h, s = notes.vectors[0], torch.tanh(decoder.bridges[0](notes.summary[0]))
-        cell = decoder.cells[0]
+        cell = gru_cell(decoder.cells[0])
         for t, token in enumerate(pairs.target[0, :-1]):
             y = decoder.embedding.weight[token]
             e = torch.stack(
@@ -189,24 +199,10 @@ def test_bahdanau_is_the_papers_equations() -> None:
             )
             alpha = torch.exp(e) / torch.exp(e).sum()
             c = sum(a * h_j for a, h_j in zip(alpha, h, strict=True))
-            given = cell.early @ y + cell.late @ c + cell.bias
-            recalled = cell.recall @ s + cell.recall_bias
-            r, z = (torch.sigmoid(given[i : i + WIDTH] + recalled[i : i + WIDTH]) for i in (0, WIDTH))
-            n = torch.tanh(given[2 * WIDTH :] + r * recalled[2 * WIDTH :])
-            s = (1 - z) * n + z * s
+            s = cell(torch.cat([y, c]), s)
             feature = torch.tanh(decoder.join(torch.cat([s, y, c])))
             torch.testing.assert_close(got.weights[0, 0, t], alpha)
             torch.testing.assert_close(got.features[0, t], feature)
-
-
-def gru_cell(cell: RecurrentCell) -> nn.GRUCell:
-    """PyTorch's GRU with the weights of ours."""
-    given = torch.cat([matrix for matrix in (cell.early, cell.late) if matrix is not None], 1)
-    theirs = nn.GRUCell(given.shape[1], WIDTH).double()
-    theirs.weight_ih.copy_(given)
-    for own, other in (("weight_hh", "recall"), ("bias_ih", "bias"), ("bias_hh", "recall_bias")):
-        getattr(theirs, own).copy_(getattr(cell, other))
-    return theirs
 
 
 @torch.no_grad()
@@ -252,11 +248,7 @@ def test_luong_is_the_papers_equations(kind: str) -> None:
         got = model(pairs.source, pairs.source_lengths, pairs.target[:, :-1], weights=True)
         notes = model.encode(pairs.source, pairs.source_lengths)
         h, s = notes.vectors[0], torch.tanh(decoder.bridges[0](notes.summary[0]))
-        cell, fed = nn.GRUCell(8 + WIDTH, WIDTH).double(), torch.zeros(WIDTH, dtype=torch.float64)
-        ours = decoder.cells[0]
-        for own, other in (("weight_hh", "recall"), ("bias_ih", "bias"), ("bias_hh", "recall_bias")):
-            getattr(cell, own).copy_(getattr(ours, other))
-        cell.weight_ih.copy_(torch.cat([ours.early, ours.late], 1))
+        cell, fed = gru_cell(decoder.cells[0]), torch.zeros(WIDTH, dtype=torch.float64)
         for t, token in enumerate(pairs.target[0, :-1]):
             s = cell(torch.cat([decoder.embedding.weight[token], fed]), s)
             e = h @ (s if "dot" in kind else decoder.energy.weight.mT @ s)

@@ -188,7 +188,7 @@ def test_settings_that_need_a_source_are_refused() -> None:
 
 
 def test_a_run_is_measured_on_the_held_out_text_and_writes_on(tmp_path: Path) -> None:
-    """That every recipe of ours trains is tested in tests/training/test_shipped_recipes.py."""
+    """That every recipe of ours trains is tested in tests/training/test_recipe_files.py."""
     pytest.importorskip("pydantic")
     from regard.decoding import generate, load_model_and_tokenizers
     from regard.training import fit, recipe_files

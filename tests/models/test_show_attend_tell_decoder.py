@@ -51,19 +51,12 @@ def decoder(attention: str, **how: float) -> ShowAttendTellDecoder:
 
 
 def written_out(d: ShowAttendTellDecoder, tokens: Tensor, given: Annotations) -> tuple[Tensor, Tensor | None]:
-    """The equations of the docstring, one after the other, with PyTorch's own LSTM cell."""
+    """The equations of the docstring, one after the other."""
     a, mean = given.vectors, given.summary
-    width = d.config.width
-    lstm = torch.nn.LSTMCell(d.config.embedding + MEMORY, width).double()
-    with torch.no_grad():
-        lstm.weight_ih.copy_(torch.cat([d.cell.early, d.cell.late], 1))
-        lstm.weight_hh.copy_(d.cell.recall)
-        lstm.bias_ih.copy_(d.cell.bias)
-        lstm.bias_hh.zero_()
     h, c = torch.tanh(d.first_h(mean)), torch.tanh(d.first_c(mean))
     features, maps = [], []
     for t in range(tokens.shape[1]):
-        y = d.embedding.weight[tokens[:, t]]
+        y = d.embedding(tokens[:, t])
         beta = torch.sigmoid(d.gate(h))
         if d.energy is None:
             z = beta * mean
@@ -74,7 +67,9 @@ def written_out(d: ShowAttendTellDecoder, tokens: Tensor, given: Annotations) ->
                 alpha = torch.nn.functional.one_hot(alpha.argmax(-1), PLACES).double()
             z = beta * (alpha[..., None] * a).sum(1)
             maps.append(alpha)
-        h, c = lstm(torch.cat([y, z], -1), (h, c))
+        i, f, g, o = (y @ d.cell.early.mT + z @ d.cell.late.mT + h @ d.cell.recall.mT + d.cell.bias).chunk(4, -1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
         features.append(torch.tanh(y + d.from_state(h) + d.from_context(z)))
     return torch.stack(features, 1), torch.stack(maps, 1)[:, None] if maps else None
 
@@ -144,24 +139,9 @@ def test_gradients_of_soft_attention() -> None:
         return [torch.zeros(()) if g is None else g.clone() for g in result]  # the output's, which is not used here
 
     ours = by(lambda d, tokens, given: d(tokens, given).features)
-    truth = by(lambda d, tokens, given: written_out_for_gradients(d, tokens, given))
+    truth = by(lambda d, tokens, given: written_out(d, tokens, given)[0])
     for result, wanted in zip(ours, truth, strict=True):
         torch.testing.assert_close(result, wanted)
-
-
-def written_out_for_gradients(d: ShowAttendTellDecoder, tokens: Tensor, given: Annotations) -> Tensor:
-    """As `written_out`, with the decoder's own parameters in the LSTM."""
-    h, c = torch.tanh(d.first_h(given.summary)), torch.tanh(d.first_c(given.summary))
-    features = []
-    for t in range(tokens.shape[1]):
-        y = d.embedding(tokens[:, t])
-        e = torch.tanh(d.energy.query(h)[:, None] + d.energy.key(given.vectors)) @ d.energy.weight
-        z = torch.sigmoid(d.gate(h)) * (torch.softmax(e, -1)[..., None] * given.vectors).sum(1)
-        i, f, g, o = (y @ d.cell.early.mT + z @ d.cell.late.mT + h @ d.cell.recall.mT + d.cell.bias).chunk(4, -1)
-        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-        h = torch.sigmoid(o) * torch.tanh(c)
-        features.append(torch.tanh(y + d.from_state(h) + d.from_context(z)))
-    return torch.stack(features, 1)
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -27,6 +27,16 @@ if TYPE_CHECKING:
 TEXTS = torch.randint(40, (3, 9), generator=torch.Generator().manual_seed(5))
 
 
+def recorded_heads(model: Any) -> tuple[dict[int, Tensor], list[Any]]:
+    """The heads of each layer of a GPT-2 side by side, once it has run, and the hooks that record them."""
+    outputs: dict[int, Tensor] = {}
+    handles = [
+        block.attn.c_proj.register_forward_pre_hook(lambda module, args, n=n: outputs.update({n: args[0]}))
+        for n, block in enumerate(model.transformer.h)
+    ]
+    return outputs, handles
+
+
 @pytest.mark.parametrize(
     ("kind", "dtype", "budget"),
     [
@@ -55,11 +65,7 @@ def test_the_parts_add_up_to_the_logit(kind: str, dtype: torch.dtype, budget: fl
 def test_each_head_of_a_gpt2_is_the_sum_written_out() -> None:
     model = small_model("gpt2")
     parts = logit_attribution(model, {"input_ids": TEXTS}, 3)
-    outputs: dict[int, Tensor] = {}
-    handles = [
-        block.attn.c_proj.register_forward_pre_hook(lambda module, args, n=n: outputs.update({n: args[0]}))
-        for n, block in enumerate(model.transformer.h)
-    ]
+    outputs, handles = recorded_heads(model)
     with torch.no_grad():
         hidden = model(TEXTS, output_hidden_states=True).hidden_states
         norm, inputs = model.transformer.ln_f, []
@@ -246,11 +252,7 @@ def test_the_parts_add_up_to_the_energy(kind: str, budget: float, through: str) 
 def test_each_head_of_a_gpt2_is_the_product_written_out() -> None:
     """s k_j · W_Q norm'(W_O o): the key is a number, the norm has its real scale."""
     model = small_model("gpt2")
-    outputs: dict[int, Tensor] = {}
-    handles = [
-        block.attn.c_proj.register_forward_pre_hook(lambda module, args, n=n: outputs.update({n: args[0]}))
-        for n, block in enumerate(model.transformer.h)
-    ]
+    outputs, handles = recorded_heads(model)
     with torch.no_grad(), regard.watch(model) as seen:
         hidden = model(TEXTS, output_hidden_states=True).hidden_states
     for handle in handles:

@@ -229,6 +229,7 @@ def test_a_generation_is_one_matrix_per_layer(case: Case, implementation: str) -
 def test_a_cache_of_fixed_size_is_cut_to_what_it_holds() -> None:
     seen, wanted = written(WRITERS[0], "sdpa", cache_implementation="static", disable_compile=True)
     assert len(seen) == 2
+    assert [call.v.shape[1] for call in seen] == [2, 2]  # heads repeated for the kernel are kept once
     agree(seen, list(wanted))
 
 

@@ -29,10 +29,6 @@ class Kernel(nn.Module):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def test_nothing_to_wait_for() -> None:
-    HostCopies().wait()
-
-
 @gpu
 @needs_gpu
 def test_copies_are_those_before_a_later_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,22 +110,6 @@ def test_layers_that_share_a_mask_are_all_kept(where: str, tmp_path: Path) -> No
     assert seen[0].weights.energies.mask.seen is seen[2].weights.energies.mask.seen  # type: ignore[union-attr]
     assert float(seen[0].weights.dense()[0, 0, 0, 3]) == 0 < float(seen[3].weights.dense()[0, 0, 0, 3])
     assert seen.faithful
-
-
-@pytest.mark.parametrize("where", ["cpu", "file"])
-def test_a_padded_model_is_kept_elsewhere(where: str, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="needs transformers")
-    config = transformers.BertConfig(
-        vocab_size=50, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=40
-    )
-    model = transformers.BertModel(config).eval()
-    ids, mask = torch.randint(3, 50, (2, 7)), torch.ones(2, 7, dtype=torch.long)
-    mask[1, 4:] = 0
-    with torch.no_grad(), watch(model, keep="cpu" if where == "cpu" else tmp_path / "kept") as seen:
-        model(ids, attention_mask=mask)
-    assert len(seen) == 3
-    assert seen.faithful, seen
-    assert float(seen[2].weights.dense()[1, :, :, 4:].max()) == 0
 
 
 @pytest.mark.parametrize("where", ["cpu", "file"])

@@ -169,16 +169,6 @@ def test_an_attention_module_whose_softmax_has_no_product_is_named() -> None:
     assert seen.faithful is False
 
 
-def test_a_module_called_twice_is_not_one_generation() -> None:
-    """The numbers of keys fit, and the values are others."""
-    model = Block(lambda q, k, v: softmax(q, k) @ v)
-    q, k, v = inputs()
-    with watch(model) as seen:
-        model(q[..., :1, :], k[..., :6, :], v[..., :6, :])
-        model(q[..., 1:2, :], k, v + 1)
-    assert [call.shape[-2:] for call in seen] == [(1, 6), (1, 7)]
-
-
 def test_a_growing_cache_is_one_generation(tmp_path: Path) -> None:
     model = Block(lambda q, k, v: softmax(q, k) @ v)
     q, k, v = inputs()
@@ -241,28 +231,6 @@ def test_weights_set_to_zero_in_place_are_those_of_the_product() -> None:
     # In training it may be dropout, after which the weights are no longer known.
     (message,) = seen_of(masked_in_place, training=True).missed
     assert "changed in place between the softmax and the product" in message
-
-
-def test_weights_that_were_written_by_address_are_those_of_the_product() -> None:
-    """No version counter tells of it: what is held is what the model multiplied."""
-
-    def written(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        weights = softmax(q, k)
-        weights.data[:, :, 2] = 0
-        return weights @ v
-
-    seen = seen_of(written)
-    assert seen.faithful
-    assert not seen[0].weights.dense()[:, :, 2].any()
-
-
-def test_weights_changed_after_their_product_are_lost() -> None:
-    kept: list[Tensor] = []
-    seen = seen_of(lambda q, k, v: (kept.append(softmax(q, k)), kept[0] @ v)[1])
-    assert seen.faithful is True
-    kept[0].zero_()
-    assert seen[0].fidelity().lost
-    assert seen.faithful is False
 
 
 def test_whole_matrices_are_named_with_their_size() -> None:

@@ -152,25 +152,19 @@ def test_the_same_bits_under_what_else_may_be_on(where: str) -> None:
     assert seen.faithful, seen
 
 
-def test_recomputation_in_the_backward_pass_is_not_a_call() -> None:
-    from torch.utils.checkpoint import checkpoint
-
-    model, x = Attention(lambda q, k, v: F.scaled_dot_product_attention(q, k, v)), torch.randn(2, 5, 16)
-    with watch(model) as seen:
-        checkpoint(model, x, use_reentrant=False).sum().backward()  # type: ignore[union-attr]
-    assert len(seen) == 1
-
-
-def test_two_models_in_two_threads_see_their_own() -> None:
-    models = [Attention(lambda q, k, v: F.scaled_dot_product_attention(q, k, v)) for _ in range(2)]
+@pytest.mark.parametrize("models", [1, 2])
+def test_a_watch_has_the_calls_of_its_own_thread(models: int) -> None:
+    """Of one model that two threads watch, or of a model each."""
+    own = [Attention(lambda q, k, v: F.scaled_dot_product_attention(q, k, v)) for _ in range(models)] * (3 - models)
     by_thread: dict[int, regard.Seen] = {}
     start = threading.Barrier(2)
 
     def work(at: int) -> None:
-        with torch.no_grad(), watch(models[at]) as seen:
+        with torch.no_grad(), watch(own[at]) as seen:
             start.wait()
             for _ in range(20):
-                models[at](torch.randn(1, 3 + at, 16))
+                own[at](torch.randn(1, 3 + at, 16))
+            start.wait()
         by_thread[at] = seen
 
     threads = [threading.Thread(target=work, args=(at,)) for at in range(2)]
@@ -178,30 +172,8 @@ def test_two_models_in_two_threads_see_their_own() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [len(by_thread[at]) for at in range(2)] == [20, 20]
-    assert all(call.shape[-1] == 3 + at for at in range(2) for call in by_thread[at])
-    assert all(by_thread[at].faithful for at in range(2))
-
-
-def test_one_model_in_two_threads_each_watching() -> None:
-    model = Attention(lambda q, k, v: F.scaled_dot_product_attention(q, k, v))
-    by_thread: dict[int, list[int]] = {}
-    start = threading.Barrier(2)
-
-    def work(at: int) -> None:
-        with torch.no_grad(), watch(model) as seen:
-            start.wait()
-            for _ in range(10):
-                model(torch.randn(1, 3 + at, 16))
-            start.wait()
-        by_thread[at] = [call.shape[-1] for call in seen]
-
-    threads = [threading.Thread(target=work, args=(at,)) for at in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert by_thread == {0: [3] * 10, 1: [4] * 10}
+    assert {at: [call.shape[-1] for call in seen] for at, seen in by_thread.items()} == {0: [3] * 20, 1: [4] * 20}
+    assert all(seen.faithful for seen in by_thread.values())
 
 
 def test_a_model_run_in_a_thread_of_its_own_is_seen() -> None:
@@ -257,16 +229,6 @@ def test_a_model_whose_layers_have_a_forward_of_their_own_is_not_kept_alive() ->
     del model, part, seen
     gc.collect()
     assert [reference() for reference in references] == [None, None, None]
-
-
-def test_a_model_is_not_kept_alive() -> None:
-    model = nn.Sequential(Kernel())
-    with watch(model):
-        pass
-    reference = weakref.ref(model)
-    del model
-    gc.collect()
-    assert reference() is None
 
 
 class MambaMixer(nn.Module):

@@ -198,6 +198,16 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path: Path, changes: l
         recipe_files.load_recipe(recipe_file(tmp_path), changes)
 
 
+def test_files_that_changed_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = recipe_file(tmp_path)
+    run = fit(recipe_files.load_recipe(file, ["training.updates=4"]), tmp_path / "run")
+    fit(recipe_files.load_recipe(file, ["training.updates=5"]), run.folder, resume=True)
+    assert "changed since" not in capsys.readouterr().out
+    corpus(tmp_path / "train-00.tsv", 80, seed=5)
+    fit(recipe_files.load_recipe(file, ["training.updates=6"]), run.folder, resume=True)
+    assert "data.train changed since update 5" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_pattern_without_files_names_the_folder(tmp_path: Path) -> None:
     recipe = recipe_files.load_recipe(recipe_file(tmp_path), ['data.train=["none-*.tsv"]'])
     with pytest.raises(ValueError, match=r"data\.train: there is no .*none-\*\.tsv"):

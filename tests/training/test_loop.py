@@ -188,16 +188,6 @@ class TestFit:
             fit(recipe_files.load_recipe(file, settings), tmp_path / str(workers))
         assert measured(tmp_path / "0") == measured(tmp_path / "2")
 
-    def test_tensorboard_gets_the_same_figures(self, file: Path, tmp_path: Path) -> None:
-        pytest.importorskip("tensorboard")
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-        run = fit(recipe_files.load_recipe(file, ["training.updates=4", "training.tensorboard=true"]), tmp_path / "run")
-        events = EventAccumulator(str(run.folder / "tensorboard"))
-        events.Reload()
-        losses = [float(row[2]) for row in measured(run.folder) if row[2]]
-        assert [event.value for event in events.Scalars("loss")] == pytest.approx(losses)
-
     @pytest.mark.parametrize("base", ["bahdanau-phrasebook", "transformer-phrasebook"])
     def test_bfloat16_learns_what_float32_learns(self, file: Path, tmp_path: Path, base: str) -> None:
         text = file.read_text(encoding="utf-8").replace("bahdanau-phrasebook", base)
@@ -289,23 +279,6 @@ def test_one_thread_trains_a_narrow_recurrent_model(name: str, changes: list[str
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
-
-
-def test_slow_updates_are_shown_between_two_lines_of_metrics(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And metrics.csv is the same as if they were not."""
-    from regard.training import fitting
-
-    recipe = recipe_files.load_recipe(file, ["training.updates=8", "training.log_every=4", "training.save_every=8"])
-    fit(recipe, tmp_path / "fast")
-    capsys.readouterr()
-    monkeypatch.setattr(fitting, "QUIET", 0.0)
-    fit(recipe, tmp_path / "slow")
-    shown = capsys.readouterr().out
-    assert shown.startswith(f"preparing the data, into {tmp_path / 'slow' / 'data'}\n")
-    assert all(f"update {update} of 8: loss " in shown for update in range(1, 9))
-    assert measured(tmp_path / "slow") == measured(tmp_path / "fast")
 
 
 def test_a_pipe_hears_now_and_then_how_far_training_is(

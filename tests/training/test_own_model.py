@@ -269,18 +269,6 @@ def test_without_validation_the_last_weights_are_kept(
     assert torch.equal(resumed.map.weight, last.map.weight)
 
 
-def test_a_run_shows_how_far_it_is(batches: list[Any], tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    run = fit(line(), folder, train=batches, valid=batches, updates=20, **SETTINGS)
-    best = min(loss for _, loss in learning_curve(run.metrics, "valid_loss"))
-    assert repr(run) == f"Run({str(folder)!r}, finished, update 20, best valid_loss {best:.4g} at update 20)"
-    (folder / "model").rename(folder / "elsewhere")
-    assert repr(run).startswith(f"Run({str(folder)!r}, not finished, update 20, best")
-    assert repr(Run(tmp_path / "none", run.recipe)) == f"Run({str(tmp_path / 'none')!r}, not finished)"
-    run.last.write_bytes(b"damaged")
-    assert repr(run) == f"Run({str(folder)!r}, not finished)"
-
-
 def test_no_message_names_an_option_of_the_command_line(batches: list[Any], tmp_path: Path) -> None:
     options: dict[str, Any] = {"train": batches, "valid": batches, **SETTINGS}
     (tmp_path / "notes").mkdir()

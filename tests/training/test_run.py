@@ -15,7 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 from regard.commands import app
-from regard.decoding.exports import outdated_exports
+from regard.decoding.load_model_and_tokenizers import outdated_exports
 from regard.models import load
 from regard.training import fit, recipe_files, results
 from regard.training.run import Run, commit, learning_curve
@@ -239,7 +239,7 @@ def test_scores_and_exports_of_the_model_before_are_not_those_of_the_new_one(fin
     said = " ".join(resume(str(run), "training.updates=16").split())
     again = f"regard export {run} --to onnx --force"
     assert f"{run / 'onnx'} is of an earlier model; to export this one: {again}" in said
-    assert "valid" not in results.load_results(run)
+    assert not (run / "results.json").exists()
     assert [(row.run, row.evaluation) for row in results.compare([run])] == [("run/model-10", before)]
     assert f"the model of {run} has not been evaluated" in command("compare", str(run))
     command("evaluate", str(run), "--split", "valid")

@@ -16,7 +16,7 @@ import pytest
 
 from regard.viewer import guard
 from regard.viewer.library import SAMPLES, Library, installed_models
-from regard.viewer.server import Server, serving
+from regard.viewer.server import Server, loopback, serving
 from regard.viewer.traces import TraceView
 from tests.support.viewer_client import answered, client_of, seen_of
 
@@ -30,7 +30,7 @@ SHORT = 0.4
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for name in ("FIRST", "REQUEST", "READ"):
         monkeypatch.setattr(guard, name, SHORT)
     with serving(Library([TraceView.of(seen_of(length=300, heads=4))])) as server:
@@ -62,14 +62,14 @@ HEAD = b"POST /api/traces HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     [b"", b"G", HEAD, HEAD + b"Content-Length: 100\r\n\r\n{", HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nab"],
     ids=["nothing", "a byte", "half of the headers", "half of the body", "half of a chunk"],
 )
-def test_half_a_request_is_not_waited_for(server: Server, part: bytes) -> None:
-    with connected(server) as connection:
-        connection.sendall(part.replace(b"\r\n", f"\r\nAuthorization: Bearer {server.token}\r\n".encode(), 1))
+def test_half_a_request_is_not_waited_for(hasty: Server, part: bytes) -> None:
+    with connected(hasty) as connection:
+        connection.sendall(part.replace(b"\r\n", f"\r\nAuthorization: Bearer {hasty.token}\r\n".encode(), 1))
         assert is_closed(connection)
 
 
-def test_a_byte_now_and_then_does_not_keep_it_open(server: Server) -> None:
-    with connected(server) as connection:
+def test_a_byte_now_and_then_does_not_keep_it_open(hasty: Server) -> None:
+    with connected(hasty) as connection:
         ending = time.monotonic() + 20
         try:
             while time.monotonic() < ending:
@@ -80,30 +80,36 @@ def test_a_byte_now_and_then_does_not_keep_it_open(server: Server) -> None:
     pytest.fail("it is still open")
 
 
-def test_an_answer_that_nobody_reads_is_dropped(server: Server) -> None:
-    with connected(server) as connection:
+def test_an_answer_that_nobody_reads_is_dropped(hasty: Server) -> None:
+    with connected(hasty) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        trace = next(iter(server.app.state.jobs.library.traces))
-        token = f"Authorization: Bearer {server.token}\r\n".encode()
+        trace = next(iter(hasty.app.state.jobs.library.traces))
+        token = f"Authorization: Bearer {hasty.token}\r\n".encode()
         line = f"GET /api/traces/{trace}/calls/0/weights HTTP/1.1\r\nHost: 127.0.0.1\r\n".encode()
         for _ in range(8):  # more than the buffers of the system hold
             connection.sendall(line + token + b"\r\n")
         ending = time.monotonic() + 30
-        while server._server.server_state.connections:
+        while hasty._server.server_state.connections:
             assert time.monotonic() < ending, "it is still open"
             time.sleep(0.05)
 
 
-def test_who_is_quick_is_answered(server: Server) -> None:
-    with client_of(server) as client:
+def test_who_is_quick_is_answered(hasty: Server) -> None:
+    with client_of(hasty) as client:
         for _ in range(3):
             assert client.get("/api/about").status_code == 200
             time.sleep(SHORT * 1.5)  # idle between two requests, which uvicorn allows for longer
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[httpx.Client]:
-    with serving(Library([TraceView.of(seen_of())])) as server, client_of(server) as client:
+def server() -> Iterator[Server]:
+    with serving(Library([TraceView.of(seen_of())])) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[httpx.Client]:
+    with client_of(server) as client:
         yield client
 
 
@@ -159,12 +165,6 @@ def test_other_sites_cannot_start_work(client: httpx.Client, headers: dict[str, 
         answer = client.request(method, path, headers={"Content-Type": "text/plain", **headers}, content=b"{}")
         assert answer.status_code == 403
         assert not any(name.startswith("access-control") for name in answer.headers)
-
-
-def test_a_link_from_elsewhere_opens_the_page(client: httpx.Client) -> None:
-    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
-    assert client.get("/", headers=headers).status_code == 200
-    assert client.get("/", headers=headers | {"Sec-Fetch-Dest": "iframe"}).status_code == 403
 
 
 def test_large_bodies_are_refused(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,23 +246,20 @@ def test_names_of_this_machine_are_answered(client: httpx.Client, host: str) -> 
     assert client.get("/api/about", headers={"Host": host}).status_code == 200
 
 
-def test_another_user_of_this_machine_needs_the_token() -> None:
-    with serving(Library([TraceView.of(seen_of())])) as server:
-        assert server.token
-        assert server.token in server.url
-        with httpx.Client(base_url=server.address) as other:
-            for path in ("/", "/api/about", "/api/traces", "/static/shell/shell.js", "/api/openapi.json", "/?token=x"):
-                answer = other.get(path)
-                assert (answer.status_code, "traces" in answer.text) == (401, False), path
-            assert other.post("/api/translate", json={}).status_code == 401
-            assert (
-                other.get("/api/about", headers={"Cookie": "regard-token-0=x; regard-session-0=x"}).status_code == 401
-            )
-        with httpx.Client(base_url=server.address, follow_redirects=True) as owner:
-            assert owner.get(server.url).status_code == 200
-            assert owner.get("/api/about").status_code == 200
-            port = server.address.rsplit(":", 1)[1]
-            assert set(owner.cookies) == {f"regard-token-{port}", f"regard-session-{port}"}
+def test_another_user_of_this_machine_needs_the_token(server: Server) -> None:
+    assert server.token
+    assert server.token in server.url
+    with httpx.Client(base_url=server.address) as other:
+        for path in ("/", "/api/about", "/api/traces", "/static/shell/shell.js", "/api/openapi.json", "/?token=x"):
+            answer = other.get(path)
+            assert (answer.status_code, "traces" in answer.text) == (401, False), path
+        assert other.post("/api/translate", json={}).status_code == 401
+        assert other.get("/api/about", headers={"Cookie": "regard-token-0=x; regard-session-0=x"}).status_code == 401
+    with httpx.Client(base_url=server.address, follow_redirects=True) as owner:
+        assert owner.get(server.url).status_code == 200
+        assert owner.get("/api/about").status_code == 200
+        port = server.address.rsplit(":", 1)[1]
+        assert set(owner.cookies) == {f"regard-token-{port}", f"regard-session-{port}"}
 
 
 def test_the_browser_is_opened_without_showing_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,21 +281,25 @@ def test_the_browser_is_opened_without_showing_the_token(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("foreign", ['theme={"a":1, "b":2}', "consent=yes no", "flag", "a@b=1", "name=é"])
-def test_a_malformed_cookie_of_another_port_changes_nothing(foreign: str) -> None:
-    with serving(Library([TraceView.of(seen_of())])) as server:
-        port = urlsplit(server.address).port
-        cookie = f"{foreign}; regard-token-{port}={server.token}".encode("latin-1")
-        assert httpx.get(f"{server.address}/api/about", headers={"Cookie": cookie}).status_code == 200
+def test_a_malformed_cookie_of_another_port_changes_nothing(server: Server, foreign: str) -> None:
+    cookie = f"{foreign}; regard-token-{urlsplit(server.address).port}={server.token}".encode("latin-1")
+    assert httpx.get(f"{server.address}/api/about", headers={"Cookie": cookie}).status_code == 200
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"), [("GET", "/", 200), ("GET", "/api/about", 403), ("POST", "/", 403)]
+    ("method", "path", "into", "status"),
+    [
+        ("GET", "/", "document", 200),
+        ("GET", "/", "iframe", 403),
+        ("GET", "/api/about", "document", 403),
+        ("POST", "/", "document", 403),
+    ],
 )
-def test_another_site_may_link_to_the_page_alone(method: str, path: str, status: int) -> None:
-    navigation = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
-    with serving(Library([TraceView.of(seen_of())])) as server:
-        response = httpx.request(method, server.address + path, headers={**server.headers, **navigation})
-        assert response.status_code == status
+def test_another_site_may_link_to_the_page_alone(
+    client: httpx.Client, method: str, path: str, into: str, status: int
+) -> None:
+    navigation = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": into}
+    assert client.request(method, path, headers=navigation).status_code == status
 
 
 def test_without_a_token_only_on_this_machine() -> None:
@@ -309,26 +310,12 @@ def test_without_a_token_only_on_this_machine() -> None:
         Server(Library(), host="0.0.0.0", token=False)
 
 
-def test_one_browser_does_not_list_what_another_read() -> None:
-    library = Library([TraceView.of(seen_of())])
-    with serving(library) as server:
-        clients = [httpx.Client(base_url=server.address, follow_redirects=True) for _ in range(3)]
-        sessions = []
-        for client in clients[:2]:
-            client.get(server.url)
-            sessions.append(next(value for name, value in client.cookies.items() if "session" in name))
-        clients[2].headers.update(server.headers)
-        assert len(set(sessions)) == 2
-        mine, ours = seen_of(length=5), seen_of(length=6)
-        library.add(TraceView.of(mine, "mine", owners={sessions[0]}))
-        library.add(TraceView.of(ours, "ours", owners={sessions[0]}))
-        library.add(TraceView.of(ours, "ours", owners={sessions[1]}))  # the same text, read in both
-        for client, titles in zip(clients, ({"mine", "ours"}, {"ours"}, set()), strict=True):
-            listed = {trace["title"] for trace in client.get("/api/traces").json()}
-            assert listed & {"mine", "ours"} == titles
-            assert {trace["title"] for trace in client.get("/api/about").json()["traces"]} == listed
-            assert len(listed - titles) == 1, "what the server was started with"
-            client.close()
+def test_a_text_that_was_read_in_two_browsers_is_listed_in_both() -> None:
+    library = Library([TraceView.of(seen_of(), "of the server")])
+    for title, length, session in (("mine", 5, "me"), ("ours", 6, "me"), ("ours", 6, "you")):
+        library.add(TraceView.of(seen_of(length=length), title, owners={session}))
+    for session, titles in (("me", {"mine", "ours"}), ("you", {"ours"}), ("", set())):
+        assert {trace.title for trace in library.listed(session)} == titles | {"of the server"}
 
 
 FIRST_CALL = "decoder.layers.0.attention"
@@ -369,3 +356,31 @@ def test_what_one_browser_posts_is_not_listed_in_another(tmp_path: Path, monkeyp
                     assert len(listing) == 1, f"{path} of one browser is listed in another: {listing}"
         assert len(mine.get("/api/traces").json()) == 3, "its own, by /api/traces and /api/what-if"
     assert not list(tmp_path.glob("regard-*")), "an upload is left"
+
+
+def test_what_is_loopback() -> None:
+    """Only there `--no-token` is possible."""
+    assert all(map(loopback, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
+    assert not any(map(loopback, ("0.0.0.0", "192.168.1.5", "::", "example.org")))
+
+
+def test_any_address_of_this_machine_is_answered_by_its_name() -> None:
+    try:
+        server = Server(Library(), host="127.0.0.2")
+    except ValueError:
+        pytest.skip("this system has one loopback address")
+
+    async def tried() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url=server.address) as client:
+            client.headers.update(server.headers)
+            assert (await client.get("/api/about")).status_code == 200
+            assert (await client.get("/api/about", headers={"Host": "127.0.0.3"})).status_code == 421
+
+    answered(tried())
+
+
+def test_a_port_that_is_taken_is_one_clear_line() -> None:
+    first = Server(Library())
+    port = int(first.address.rsplit(":", 1)[1])
+    with pytest.raises(ValueError, match=f"port {port}.*choose another --port"):
+        Server(Library(), port=port)

@@ -12,6 +12,7 @@ from regard.viewer.library import Library
 from regard.viewer.responses import SCRIPT, STATIC, STYLES, view_names
 from regard.viewer.server import serving
 from regard.viewer.traces import TraceView
+from tests.golden.make import difference
 from tests.support.viewer_client import client_of, seen_of
 from tools import viewer_javascript
 
@@ -65,18 +66,5 @@ def test_shared_numbers_are_current() -> None:
 
 
 def test_expected_numbers_are_current() -> None:
-    def compare(kept: object, now: object) -> None:
-        if isinstance(now, dict):
-            assert isinstance(kept, dict)
-            assert kept.keys() == now.keys()
-            for key in now:
-                compare(kept[key], now[key])
-        elif isinstance(now, list):
-            assert isinstance(kept, list)
-            assert len(kept) == len(now)
-            for a, b in zip(kept, now, strict=True):
-                compare(a, b)
-        else:
-            assert kept == (pytest.approx(now, abs=1e-9) if isinstance(now, float) else now)
-
-    compare(json.loads(viewer_javascript.EXPECTED.read_text()), viewer_javascript.expected())
+    kept = json.loads(viewer_javascript.EXPECTED.read_text())
+    assert difference(viewer_javascript.expected(), kept, 1e-9) is None

@@ -14,7 +14,7 @@ from regard.attention import statistics
 from regard.viewer import tiles
 from regard.viewer.responses import request
 from regard.viewer.tiles import HIGH, Cache, Tile, TilePyramid, Worker
-from tests.support.viewer_client import Model, answered, app_of, array_of, get, seen_of
+from tests.support.viewer_client import Model, answered, app_of, array_of, error_of, get, seen_of
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -59,12 +59,18 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("pool", ["max", "mean"])
-@pytest.mark.parametrize("name", OPTIONS)
-def test_every_zoom_is_the_pooled_matrix(name: str, pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a small base level and small bands, so that 101 tokens go through all that 131,072 go through."""
+@pytest.fixture
+def small_bands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small base level and small bands, so that 101 tokens go through all that 131,072 go through."""
     monkeypatch.setattr(tiles, "BASE", 32)
     monkeypatch.setattr(tiles, "BAND", 1200)
+
+
+@pytest.mark.parametrize("pool", ["max", "mean"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_zoom_is_the_pooled_matrix(
+    name: str, pool: Any, small_bands: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in (tiles, statistics):
         monkeypatch.setattr(module, "CHUNK", 300)
     seen = seen_of(OPTIONS[name], length=101, heads=2, batch=1)
@@ -80,7 +86,6 @@ def test_every_zoom_is_the_pooled_matrix(name: str, pool: Any, monkeypatch: pyte
         Tile(0, 0, 50, 101, 30, 7),  # cells of no even size
     ):
         values = head.tile(tile, pool)
-        assert head.edges(tile) == tile.edges
         torch.testing.assert_close(values, pooled(w, tile.edges, pool), atol=1e-6, rtol=1e-5)
 
 
@@ -90,35 +95,18 @@ def test_cells_of_a_power_of_two_where_that_gives_as_many() -> None:
     assert Tile(0, 0, 10, 10, 7, 7).edges[0] == [0, 1, 2, 4, 5, 7, 8, 10]  # none fits: as `Weights.map` cuts
 
 
-def test_edges_are_moved_where_there_is_too_much_to_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "BASE", 32)
-    monkeypatch.setattr(tiles, "BAND", 1200)
+def test_cells_of_a_large_tile_are_whole_blocks(small_bands: None) -> None:
     seen = seen_of(length=101, heads=1, batch=1)
     app, root = app_of(seen)
-    answer = whole(app, f"{root}/calls/0/tile?top=0&left=0&bottom=101&right=101&height=10&width=10")
-    assert answer.headers["x-note"] == "cells moved to multiples of 4"
-    edges = [at * 101 // 10 // 4 * 4 for at in range(10)] + [101]
-    wanted = pooled(seen[0].weights.dense()[0, 0], (edges, edges), "max")
+    path = f"{root}/calls/0/tile?top=0&left=0"
+    assert "blocks of 4" in error_of(get(app, f"{path}&bottom=101&right=101&height=10&width=10"), 422)
+    answer = whole(app, f"{path}&bottom=83&right=83&height=11&width=11")  # not large
+    wanted = pooled(seen[0].weights.dense()[0, 0], Tile(0, 0, 83, 83, 11, 11).edges, "max")
     torch.testing.assert_close(array_of(answer), wanted, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("pool", ["max", "mean"])
-def test_a_last_cell_smaller_than_a_block_is_the_block(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "BASE", 32)
-    monkeypatch.setattr(tiles, "BAND", 1200)
-    seen = seen_of(length=101, heads=1, batch=1)
-    app, root = app_of(seen)
-    answer = whole(app, f"{root}/calls/0/tile?top=0&left=0&bottom=83&right=83&height=11&width=11&pool={pool}")
-    assert answer.headers["x-note"] == "cells moved to multiples of 4"
-    edges = [*range(0, 81, 8), 84]
-    wanted = pooled(seen[0].weights.dense()[0, 0], (edges, edges), pool)
-    torch.testing.assert_close(array_of(answer), wanted, atol=1e-6, rtol=0)
-
-
-def test_rows_of_nan_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_nan_are_computed_once(small_bands: None) -> None:
     """A NaN in the queries makes the row state NaN; looking for it again would never end."""
-    monkeypatch.setattr(tiles, "BASE", 32)
-    monkeypatch.setattr(tiles, "BAND", 1200)
     q, k, v = torch.randn(3, 1, 1, 101, 8, generator=torch.Generator().manual_seed(0)).unbind()
     q[..., 50, :] = torch.nan
     model = Model({})
@@ -133,10 +121,8 @@ def test_rows_of_nan_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert get(app, f"{root}/calls/0/{path}").status == 200
 
 
-def test_row_states_are_computed_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_states_are_computed_without_a_cache(small_bands: None) -> None:
     """A trace may go, and a full cache drop its maps, while a request is on its way."""
-    monkeypatch.setattr(tiles, "BASE", 32)
-    monkeypatch.setattr(tiles, "BAND", 1200)
     seen = seen_of(length=101, heads=1, batch=1)
     app, root = app_of(seen)
     app.state.jobs.cache.limit = 0
@@ -156,9 +142,7 @@ def test_a_tile_of_few_rows_needs_no_pass_over_the_others() -> None:
     assert head.missing_bands(Tile(0, 0, 5000, 5000, 250, 250)) == list(range(len(head.pooled)))
 
 
-def test_what_takes_long_is_given_as_far_as_it_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "BASE", 32)
-    monkeypatch.setattr(tiles, "BAND", 1200)
+def test_what_takes_long_is_given_as_far_as_it_is_computed(small_bands: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "TILE_SECONDS", -1.0)  # one band, then the answer
     seen = seen_of(length=101, heads=1, batch=1)
     app, root = app_of(seen)
@@ -228,7 +212,7 @@ def test_rows_of_large_energies(normalize: regard.Normalizer, monkeypatch: pytes
     torch.testing.assert_close(head.weights.tile(slice(None), slice(3, 50)), dense[:, 3:50])
     tile = Tile(0, 0, 96, 96, 12, 12)
     for pool in ("max", "mean"):
-        torch.testing.assert_close(head.tile(tile, pool), pooled(dense, head.edges(tile), pool))
+        torch.testing.assert_close(head.tile(tile, pool), pooled(dense, tile.edges, pool))
 
 
 # --- The cache and the worker ----------------------------------------------------------------------------------------

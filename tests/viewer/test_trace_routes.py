@@ -350,13 +350,8 @@ def test_a_hostile_name_stays_text() -> None:
 
 def test_two_sides_of_a_translator(tmp_path: Path) -> None:
     """The words of both sides go with a trace, into a folder and out of it, and stand beside rows and columns."""
-    from regard.viewer.library import Library, installed_models
-
-    models = [model for model in installed_models() if model.name == "tatoeba-transformer-en-fr"]
-    if not models:
-        pytest.skip("no translator ships")
-    library = Library(models=models)
-    read = library.read(models[0].name, "The dog sleeps.")
+    library = Library(models=installed_models())
+    read = library.read("tatoeba-transformer-en-fr", "The dog sleeps.")
     read.seen.save(tmp_path / "trace")
     content = TraceView.of(load_trace(tmp_path / "trace")).describe()
     assert content["sides"]["source"][-1] == "</s>"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._guards import detect_fake_mode
+from torch.overrides import TorchFunctionMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -164,7 +165,19 @@ def at_each_index(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
         if shape[dim] > 1:
             function = torch.vmap(function, tuple(0 if x.shape[dim] > 1 else None for x in wide))
     own = [x.reshape([n for n in x.shape if n > 1]) for x in wide]
-    return function(*own).reshape(shape)
+    with _ScalarIndices() if torch.compiler.is_exporting() else nullcontext():
+        return function(*own).reshape(shape)
+
+
+class _ScalarIndices(TorchFunctionMode):
+    """`table[i]` with scalars i as an index operation: torch.export would read their numbers, which vmap refuses."""
+
+    def __torch_function__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if function is torch.Tensor.__getitem__:
+            index = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if all(isinstance(x, torch.Tensor) for x in index):
+                return torch.ops.aten.index.Tensor(args[0], index)
+        return function(*args, **(kwargs or {}))
 
 
 def batch_and_head(batch: Batch, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -128,7 +128,8 @@ class Contributions:
         keys = select(cols, range(w.keys), "key")
         j, shape = span(keys, self._v.device), (len(w.entries), len(w.queries), len(keys))
         self._check_unchanged()
-        block = Block(w.tile(slice(None), cols).reshape(shape), None, slice(0, shape[0]), slice(0, shape[1]), j)
+        every = slice(0, shape[0]), slice(0, shape[1])
+        block = Block(w.tile(slice(None), cols).reshape(shape), None, *every, torch.empty(0))
         return contributed(block, self._v[:, j], part._g, self._finite).reshape(*w.leading_shape, *shape[1:])
 
     # Statistics

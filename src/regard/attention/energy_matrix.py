@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from .blocks import exact, grid, positions, readable, traced, unravel
+from .blocks import exact, grid, positions, readable, unravel
 from .energies import DotForm, PairForm
 
 if TYPE_CHECKING:
@@ -164,7 +164,8 @@ class EnergyMatrix:
 
     def _has_kernel(self) -> bool:
         """Whether the form has a kernel for these energies."""
-        return not traced() and self.form.has_kernel(self.a.device.type, self.precision)
+        some = 0 not in (*self.a.shape, *self.b.shape) and readable(self.a)
+        return some and self.form.has_kernel(self.a.device.type, self.precision)
 
     def blocks(self, count: int, queries: int, budget: int) -> Iterator[tuple[range, range]]:
         """Cut `count` matrices of `queries` whole rows into blocks of about `budget` numbers: which, which rows."""
@@ -200,6 +201,10 @@ class EnergyMatrix:
 
     def unmasked(self) -> EnergyMatrix:
         return replace(self, mask=None)
+
+    def intervals(self) -> Interval | None:
+        """The same for all matrices and queries."""
+        return self.interval(*(torch.arange(n, device=self.a.device) for n in (self.count, self.queries)))
 
 
 class Visible(NamedTuple):

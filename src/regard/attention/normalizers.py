@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from .blocks import brief, check_device, fits, readable, traced
-from .part import Part, argument_name, positive, takes
+from .part import Part, argument_name, depends_on_place, positive, takes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -621,10 +621,7 @@ class FunctionNormalizer(Normalizer):
             e = e.detach()[(0,) * (e.dim() - 2)][:2]
             beside = self(e)[1]
             alone, again = (self(e[1:])[0] for _ in range(2))
-        if not torch.isclose(alone, again, equal_nan=True).all():
-            return  # it draws random numbers
-        rounding = 1e-3 * float(beside.nan_to_num(0, 0, 0).abs().amax())
-        if not torch.isclose(beside, alone, rtol=0, atol=rounding, equal_nan=True).all():
+        if depends_on_place(beside, alone, again):
             raise ValueError(
                 "this normalizer gives one row of energies different weights beside different rows; it must work along "
                 "the last dimension, the keys, alone (dim=-1)"

@@ -201,6 +201,18 @@ def whole(what: str, value: object) -> None:
         raise TypeError(f"{what} is a whole number, got {value!r}")
 
 
+def depends_on_place(beside: Tensor, alone: Tensor, again: Tensor) -> bool:
+    """Whether a user's function gives one row other numbers `beside` others than `alone`, as it must not in blocks.
+
+    A function that draws random numbers gives others `again`: a few of them prove nothing.
+    """
+    if not torch.isclose(alone, again, equal_nan=True).all():
+        return False
+    # Rounding moves numbers by far less than a thousandth of the largest; a place moves them by more.
+    rounding = 1e-3 * float(beside.nan_to_num(0, 0, 0).abs().amax())
+    return not torch.isclose(beside, alone, rtol=0, atol=rounding, equal_nan=True).all()
+
+
 def takes(function: Callable[..., Any], count: int) -> bool:
     """Whether a function can be called with this many arguments by position."""
     # A module's own __call__ takes anything; what it passes on to says more.

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from . import data, models, see, train, translate  # noqa: F401  each registers its commands
-from .app import app
+from .options import app
 
 __all__ = ["app"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .app import Sorted, app
+from .options import Sorted, app
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,28 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from . import inputs
-from .app import (
-    Beams,
-    Device,
-    EngineName,
-    Host,
-    Lines,
-    Model,
-    Port,
-    Precision,
-    SavePlot,
-    TopK,
-    TopP,
-    TrainedModel,
-    app,
-    check_outputs,
-    check_port,
-    find_device,
-    output_console,
-    remark,
-    search_settings,
-)
+from . import inputs, options
+from .options import app, check_outputs, check_port, find_device, output_console, remark, search_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,18 +32,18 @@ def generate(
         str,
         typer.Argument(metavar="PROMPT", help="The text to continue; - reads it from a pipe. [default: a new line]"),
     ] = "",
-    model: Model = None,
+    model: options.Model = None,
     tokens: Annotated[int, typer.Option(metavar="N", min=1, help="How many tokens to generate.")] = 500,
     temperature: Annotated[
         float, typer.Option(metavar="X", min=0.0, help="Sampling temperature; 0 takes the likeliest token.")
     ] = 0.8,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
     seed: Annotated[
         int | None,
         typer.Option(metavar="N", help="Random seed. [default: a new one, printed]"),
     ] = None,
-    device: Device = "auto",
+    device: options.Device = "auto",
 ) -> None:
     """Continue a text with a language model.
 
@@ -113,8 +93,8 @@ def classify(
     sources: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT|SOUND", help="Each argument is one text, or a sound file.")
     ] = None,
-    model: Model = None,
-    file: Lines = None,
+    model: options.Model = None,
+    file: options.Lines = None,
     column: Annotated[
         str | None,
         typer.Option(
@@ -124,8 +104,8 @@ def classify(
     compare: Annotated[
         bool, typer.Option("--compare", help="Print the weights of the words as numbers, beside those of TF-IDF.")
     ] = False,
-    save_plot: SavePlot = None,
-    device: Device = "auto",
+    save_plot: options.SavePlot = None,
+    device: options.Device = "auto",
 ) -> None:
     """Classify texts or sounds: print the likeliest labels and the attention weights.
 
@@ -209,7 +189,7 @@ def _classified(
 
 
 def _knows_no_word(loaded: Pretrained, result: Classification) -> bool:
-    from ..decoding.translation import TextWords
+    from ..decoding.classification import TextWords
     from ..special_tokens import UNKNOWN
 
     if loaded.tokenizers.source.kind != "text" or UNKNOWN not in result.numbers:
@@ -244,7 +224,7 @@ def remark_written(file: Path, more: str = "") -> None:
 def _print_words(loaded: Pretrained, result: Classification, compare: bool, save_plot: Path | None) -> None:
     import torch
 
-    from ..decoding.translation import TextWords
+    from ..decoding.classification import TextWords
     from ..seeing.align import sum_by_word
     from ..seeing.figures import save_heatmap
     from ..seeing.terminal import ShadedText, heatmap
@@ -342,10 +322,10 @@ def caption(
     pictures: Annotated[
         list[str], typer.Argument(metavar="PICTURE…", help="Files, or names of scenes, as `regard data scenes` prints.")
     ],
-    model: Model = None,
-    beams: Beams = None,
-    save_plot: SavePlot = None,
-    device: Device = "auto",
+    model: options.Model = None,
+    beams: options.Beams = None,
+    save_plot: options.SavePlot = None,
+    device: options.Device = "auto",
 ) -> None:
     """Write captions for pictures; for several, one line each: the picture's name, a tab, the caption.
 
@@ -379,7 +359,7 @@ def caption(
 
 @app.command()
 def export(
-    run: TrainedModel,
+    run: options.TrainedModel,
     to: Annotated[str, typer.Option(metavar="[ctranslate2|onnx]", help="The library to write for.")] = "ctranslate2",
     out: Annotated[
         Path | None,
@@ -440,9 +420,9 @@ TOKEN = "REGARD_TOKEN"
 
 @app.command()
 def serve(
-    model: TrainedModel,
-    host: Host = "127.0.0.1",
-    port: Port = 8400,
+    model: options.TrainedModel,
+    host: options.Host = "127.0.0.1",
+    port: options.Port = 8400,
     batch: Annotated[int, typer.Option(metavar="N", min=1, max=4096, help="Texts computed together, at most.")] = 64,
     wait: Annotated[
         float,
@@ -463,9 +443,9 @@ def serve(
         list[str] | None,
         typer.Option("--name", metavar="NAME", help="Another name that requests may call this server by."),
     ] = None,
-    engine: EngineName = "torch",
-    precision: Precision = "float32",
-    device: Device = "auto",
+    engine: options.EngineName = "torch",
+    precision: options.Precision = "float32",
+    device: options.Device = "auto",
 ) -> None:
     """Serve a translator or a text classifier over HTTP, computing the texts of many requests together.
 

@@ -10,22 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ..messages import count_of
-from . import inputs
-from .app import (
-    Device,
-    Host,
-    ModelName,
-    Port,
-    SavePlot,
-    SaveTable,
-    Second,
-    StateFolder,
-    TrustRemoteCode,
-    app,
-    check_outputs,
-    check_port,
-    find_device,
-)
+from . import inputs, options
+from .options import app, check_outputs, check_port, find_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,15 +28,15 @@ if TYPE_CHECKING:
 
 @app.command()
 def see(
-    model: ModelName,
+    model: options.ModelName,
     texts: Annotated[list[str], typer.Argument(metavar="TEXT", help="What the model reads, in quotes.")],
-    second: Second = None,
+    second: options.Second = None,
     layer: Annotated[int | None, typer.Option(metavar="N", min=0, help="Draw a head of this layer.")] = None,
     head: Annotated[int, typer.Option(metavar="N", min=0, help="Which head to draw.")] = 0,
     links: Annotated[int, typer.Option(metavar="N", min=0, help="How many of the largest weights to list.")] = 12,
     save: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write a trace, for regard.load_trace.")] = None,
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    device: options.Device = "auto",
+    trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """Show the attention of a model that reads a text: all layers, the patterns of heads, the largest weights.
 
@@ -124,17 +110,17 @@ MAX_TEXTS = 1_000_000
 
 @app.command()
 def patterns(
-    model: ModelName,
+    model: options.ModelName,
     text: Annotated[str, typer.Argument(metavar="TEXT|FILE", help="One text; or a file, each line a text (.xz too).")],
     texts: Annotated[
         int, typer.Option(metavar="N", min=1, max=MAX_TEXTS, help="Read at most N lines of a file.")
     ] = 100,
     length: Annotated[int, typer.Option(metavar="N", min=2, help="Truncate texts to N tokens.")] = MAX_LENGTH,
-    save_plot: SavePlot = None,
-    save_table: SaveTable = None,
-    state: StateFolder = None,
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    save_plot: options.SavePlot = None,
+    save_table: options.SaveTable = None,
+    state: options.StateFolder = None,
+    device: options.Device = "auto",
+    trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """Find the patterns of a model's heads, by the published definitions, over a text or the lines of a file.
 
@@ -204,7 +190,7 @@ By = Literal["zero", "mean", "patch"]
 
 @app.command()
 def effects(
-    model: ModelName,
+    model: options.ModelName,
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT", help="What the model reads, in quotes; or give --file.")
     ] = None,
@@ -227,11 +213,11 @@ def effects(
         int | None,
         typer.Option(metavar="N", min=0, help="Estimate all from one backward pass, then run the N largest."),
     ] = None,
-    save_table: SaveTable = None,
-    save_plot: SavePlot = None,
-    state: StateFolder = None,
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    save_table: options.SaveTable = None,
+    save_plot: options.SavePlot = None,
+    state: options.StateFolder = None,
+    device: options.Device = "auto",
+    trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """Find which heads, layers or tokens a language model's next word depends on, by replacing one at a time.
 
@@ -379,9 +365,9 @@ def view(
     text: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT]", help="The first text for the model, in quotes.")
     ] = None,
-    second: Second = None,
-    host: Host = "127.0.0.1",
-    port: Port = 0,
+    second: options.Second = None,
+    host: options.Host = "127.0.0.1",
+    port: options.Port = 0,
     token: Annotated[
         bool,
         typer.Option(

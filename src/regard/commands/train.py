@@ -9,22 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from . import inputs
-from .app import (
-    Beams,
-    Device,
-    EngineName,
-    PairColumns,
-    Precision,
-    SavePlot,
-    TrainedModel,
-    app,
-    check_outputs,
-    find_device,
-    output_console,
-    remark,
-    search_settings,
-)
+from . import inputs, options
+from .options import app, check_outputs, find_device, output_console, remark, search_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -122,7 +108,7 @@ TASKS = {  # that an option applies to
 
 @app.command()
 def evaluate(
-    run: TrainedModel,
+    run: options.TrainedModel,
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -133,16 +119,16 @@ def evaluate(
     split: Annotated[
         Literal["test", "valid"] | None, typer.Option(help="Which split of the run's own data. [default: test]")
     ] = None,
-    columns: PairColumns = None,
+    columns: options.PairColumns = None,
     tokenised: Annotated[bool, typer.Option("--tokenised", help="The text of the file is tokenised already.")] = False,
-    beams: Beams = None,
+    beams: options.Beams = None,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the model's output for each source, a line each.")
     ] = None,
-    save_plot: SavePlot = None,
-    engine: EngineName = "torch",
-    precision: Precision = "float32",
-    device: Device = "auto",
+    save_plot: options.SavePlot = None,
+    engine: options.EngineName = "torch",
+    precision: options.Precision = "float32",
+    device: options.Device = "auto",
 ) -> None:
     """Score a model: a translator by BLEU, chrF, perplexity, alignment and speed, others by the metrics of their task.
 
@@ -170,6 +156,7 @@ def evaluate(
         raise ValueError("--split chooses among the run's own data; leave it out, or the FILE")
     inputs.require_there(file)
     from ..decoding import load_model_and_tokenizers
+    from ..decoding.load_model_and_tokenizers import is_earlier
     from ..files import write_text
     from ..training import results
     from ..training.evaluation import TaskEvaluation, evaluate_loaded, pairs_of_run
@@ -214,12 +201,13 @@ def evaluate(
             results.save_length_curves(save_plot, {_label(loaded, run): evaluation})
             files.append(save_plot)
         if loaded.run is not None:
+            place = loaded.folder if is_earlier(loaded.folder) else loaded.run
             how: list[str] = [precision if engine == "torch" else engine]
             if loaded.update is not None:  # the run is not finished
                 how.append(f"update {loaded.update}")
             variant = ", ".join(each for each in how if each != "float32")
             name = f"{data} ({variant})" if variant else data
-            files.append(results.save_result(loaded.run, name, evaluation, digest))
+            files.append(results.save_result(place, name, evaluation, digest))
     except OSError as error:
         write_error = error
     console = output_console()
@@ -265,7 +253,7 @@ def compare(
         list[Path], typer.Argument(metavar="RUN", help="Folders of runs that were evaluated, or of models in them.")
     ],
     data: Annotated[str | None, typer.Option(metavar="NAME", help="Only scores on this data, e.g. test.")] = None,
-    save_plot: SavePlot = None,
+    save_plot: options.SavePlot = None,
 ) -> None:
     """Compare evaluated runs in a table.
 
@@ -282,14 +270,12 @@ def compare(
     from ..training import results
     from ..training.evaluation import TranslationEvaluation
 
-    evaluated = [run for run in runs if (results.results_folder(run) / results.NAME).is_file()] or runs[:1]
-    for run in runs:
-        if run not in evaluated:
-            remark(f"{run} has no {results.NAME}; make it with: regard evaluate {run}")
-    rows = [row for row in results.compare(evaluated, remark) if data in (None, row.data)]
+    rows = [row for row in results.compare(runs, remark) if data in (None, row.data)]
     if not rows:
         raise ValueError(
-            "there are no scores to compare" if data is None else f"none of these runs was evaluated on {data}"
+            "there are no scores to compare; make them with: regard evaluate RUN"
+            if data is None
+            else f"none of these runs was evaluated on {data}"
         )
     if save_plot is not None:
         translations = [(row, row.evaluation) for row in rows if isinstance(row.evaluation, TranslationEvaluation)]
@@ -382,7 +368,7 @@ def break_it(
         Path,
         typer.Option(metavar="FOLDER", help="The two runs are written to FOLDER/PART-whole and FOLDER/PART-broken."),
     ] = Path("runs/break"),
-    save_plot: SavePlot = None,
+    save_plot: options.SavePlot = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing runs.")] = False,
 ) -> None:
     """Train a small Transformer whole and without one of its parts, and compare the two.

@@ -12,27 +12,8 @@ from unicodedata import normalize
 import typer
 
 from ..messages import count_of
-from . import inputs
-from .app import (
-    BEAMS,
-    Beams,
-    Device,
-    EngineName,
-    Lines,
-    Model,
-    PairColumns,
-    Precision,
-    SavePlot,
-    TopK,
-    TopP,
-    app,
-    check_outputs,
-    find_device,
-    output_console,
-    remark,
-    search_settings,
-    warn_unknown_words,
-)
+from . import inputs, options
+from .options import app, check_outputs, find_device, output_console, remark, search_settings, warn_unknown_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,18 +51,20 @@ def translate(
             "probabilities.",
         ),
     ] = None,
-    file: Lines = None,
-    beams: Beams = None,
+    file: options.Lines = None,
+    beams: options.Beams = None,
     best: Annotated[
         int,
-        typer.Option(metavar="N", min=1, max=BEAMS, help="Print up to N translations of each, with their scores."),
+        typer.Option(
+            metavar="N", min=1, max=options.BEAMS, help="Print up to N translations of each, with their scores."
+        ),
     ] = 1,
     sample: Annotated[
         float | None,
         typer.Option(metavar="TEMPERATURE", help="Sample translations instead, at this temperature."),
     ] = None,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Random seed of --sample.")] = None,
     prefix: Annotated[
         str, typer.Option(metavar="TEXT", help="Every translation begins with this; the model goes on from there.")
@@ -97,10 +80,10 @@ def translate(
         typer.Option(metavar="MODEL", help="Rank the hypotheses by the mean of their score and that of this model."),
     ] = None,
     show: Annotated[bool, typer.Option("--show", help="Print the attention weights as a heatmap.")] = False,
-    save_plot: SavePlot = None,
-    engine: EngineName = "torch",
-    precision: Precision = "float32",
-    device: Device = "auto",
+    save_plot: options.SavePlot = None,
+    engine: options.EngineName = "torch",
+    precision: options.Precision = "float32",
+    device: options.Device = "auto",
 ) -> None:
     """Translate arguments, the lines of a file or a pipe, or what you type.
 
@@ -245,10 +228,10 @@ def print_translation(translation: Translation, best: int, *, sampled: bool) -> 
 @app.command()
 def score(
     texts: PairTexts = None,
-    model: Model = None,
+    model: options.Model = None,
     file: PairFile = None,
-    columns: PairColumns = None,
-    device: Device = "auto",
+    columns: options.PairColumns = None,
+    device: options.Device = "auto",
 ) -> None:
     """Print log p(translation | source) of given translations, and the number of their tokens, one pair per line.
 
@@ -278,7 +261,7 @@ ALIGNER = "tatoeba-bahdanau-en-fr"  # that ships
 @app.command()
 def align(
     texts: PairTexts = None,
-    model: Model = None,
+    model: options.Model = None,
     links: Annotated[
         str | None, typer.Option(metavar="LINKS", help='Gold links of the pair, source-target from 0: "0-0 1-2".')
     ] = None,
@@ -286,12 +269,12 @@ def align(
         str | None, typer.Option(metavar="LINKS", help="Links that may also be right, beside --links.")
     ] = None,
     file: PairFile = None,
-    columns: PairColumns = None,
+    columns: options.PairColumns = None,
     layer: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="One layer of attention. [default: the mean of all]")
     ] = None,
-    save_plot: SavePlot = None,
-    device: Device = "auto",
+    save_plot: options.SavePlot = None,
+    device: options.Device = "auto",
 ) -> None:
     """Align a sentence with a given translation: the attention weights of a model that is made to write it.
 

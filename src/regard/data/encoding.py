@@ -221,7 +221,7 @@ class WordCache:
             self._ids, self._characters = {}, 0
         parts = list(map(self._words, texts))
         words, ids = list(chain.from_iterable(parts)), self._ids
-        new = [word for word in dict.fromkeys(words) if word not in ids]
+        new = list(set(words).difference(ids))
         try:
             ids.update(zip(new, self._encode_batch(new), strict=True))
         except (TypeError, ValueError):

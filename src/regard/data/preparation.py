@@ -106,13 +106,13 @@ class EncodedBlocks(IterableDataset[EncodedBlock | Exception]):
             yield error
 
     def _encoded(self, part: int, pairs: int, checked: CheckedRows, tokenizers: TokenizerPair) -> EncodedBlock:
-        split, pairs_left = self.split, checked.pairs
+        split = self.split
         on_bad = split.parts[part].on_bad
-        encoded = EncodedCorpus.build(pairs_left, tokenizers, longest=split.longest, on_bad=on_bad)
+        encoded = EncodedCorpus.build(checked.pairs, tokenizers, longest=split.longest, on_bad=on_bad)
         kept = set(encoded.rows.tolist()) if split.keeps_pairs else set()
-        kept_texts = [(pair.row, pair.source, pair.target) for pair in pairs_left if pair.row in kept]
+        texts = [(pair.row, pair.source, pair.target) for pair in checked.pairs if pair.row in kept]
         report = PartReport(checked.reasons, checked.first)
-        return EncodedBlock(part, pairs, report, encoded.arrays(), encoded.about, kept_texts)
+        return EncodedBlock(part, pairs, report, encoded.arrays(), encoded.about, texts)
 
 
 def _encode_split(

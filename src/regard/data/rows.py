@@ -19,7 +19,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from itertools import chain, islice, zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, get_args
 
@@ -162,66 +162,52 @@ def reader(path: Path) -> Callable[[Path, Columns | None], Rows]:
 # --- TSV and CSV -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Where the chosen columns of a TSV or CSV file are, how many columns line 1 has, and whether it names them."""
-
-    places: tuple[int, ...]
-    width: int
-    header: bool
-
-    @classmethod
-    def of(cls, path: Path, columns: Columns | None, first: list[str] | RowProblem | None) -> Layout:
-        """`first` is the first row, None in an empty file. Columns are counted from 0, or named by the first row."""
-        columns = (0, 1) if columns is None else columns
-        cells = first if isinstance(first, list) else []
-        named = {isinstance(column, str) for column in columns}
-        if len(named) > 1:
-            raise ValueError(f"columns are all numbers or all names, got {columns}")
-        if named == {True}:
-            missing = [column for column in columns if column not in cells]
-            if missing and first is not None:
-                raise ValueError(f"{path}:1: the header has no column {missing[0]!r}; it has {', '.join(cells)}")
-            places = () if missing else tuple(cells.index(str(column)) for column in columns)
-            return cls(places, len(cells), header=True)
-        places = tuple(int(column) for column in columns)
-        if min(places) < 0:
-            raise ValueError(f"columns are counted from 0, got {columns}")
-        return cls(places, len(cells), header=False)
-
-    def cells(self, path: Path, rows: Iterable[tuple[int, list[str] | RowProblem]], separators: str = "tabs") -> Rows:
-        """The chosen cells of rows that come with their numbers."""
-        places, last, width = self.places, max(self.places, default=0), self.width
-        for number, row in rows:
-            where = f"{path}:{number}"
-            if number == 1 and self.header:
-                continue
-            if isinstance(row, RowProblem):
-                yield where, row
-            elif last >= len(row):
-                wanted = f"column {last} was asked for (they count from 0, and {separators} separate them)"
-                yield where, RowProblem("missing column", f"the line has {count_of(len(row), 'column')}, and {wanted}")
-            elif len(row) > width > 0:
-                wider = f"the line has {count_of(len(row), 'column')}, and line 1 has {width}"
-                yield where, RowProblem("ragged row", f"{wider} ({separators} separate them)")
-            else:
-                yield where, [row[place] for place in places]
-
-
 def tsv(path: Path, columns: Columns | None) -> Rows:
     """Lines whose cells tabs separate."""
-    rows = [line if isinstance(line, RowProblem) else line.split("\t") for line in islice(lines(path), 1)]
-    layout = Layout.of(path, columns, rows[0] if rows else None)
-    cells = (line if isinstance(line, RowProblem) else line.split("\t") for line in lines(path))
-    yield from layout.cells(path, enumerate(cells, 1))
+    rows = (line if isinstance(line, RowProblem) else line.split("\t") for line in lines(path))
+    return _chosen_cells(path, columns, enumerate(rows, 1), "tabs")
 
 
 def csv(path: Path, columns: Columns | None) -> Rows:
     """Rows whose cells commas separate (RFC 4180): one in quotes may hold commas, line breaks and, doubled, quotes."""
-    rows = iter(_Records(path))
+    return _chosen_cells(path, columns, iter(_Records(path)), "commas")
+
+
+def _chosen_cells(
+    path: Path, columns: Columns | None, rows: Iterator[tuple[int, list[str] | RowProblem]], separators: str
+) -> Rows:
+    """The cells of rows that come with their numbers. Columns are counted from 0, or named by the first row."""
     first = next(rows, None)
-    layout = Layout.of(path, columns, None if first is None else first[1])
-    yield from layout.cells(path, chain([first] if first else [], rows), "commas")
+    header = first[1] if first is not None and isinstance(first[1], list) else []
+    columns, width = (0, 1) if columns is None else columns, len(header)
+    named = {isinstance(column, str) for column in columns}
+    if len(named) > 1:
+        raise ValueError(f"columns are all numbers or all names, got {columns}")
+    if first is None:
+        return
+    if named == {True}:
+        missing = [column for column in columns if column not in header]
+        if missing:
+            raise ValueError(f"{path}:1: the header has no column {missing[0]!r}; it has {', '.join(header)}")
+        places = [header.index(str(column)) for column in columns]
+    else:
+        places = [int(column) for column in columns]
+        rows = chain([first], rows)
+    if min(places) < 0:
+        raise ValueError(f"columns are counted from 0, got {columns}")
+    last = max(places)
+    for number, row in rows:
+        where = f"{path}:{number}"
+        if isinstance(row, RowProblem):
+            yield where, row
+        elif last >= len(row):
+            wanted = f"column {last} was asked for (they count from 0, and {separators} separate them)"
+            yield where, RowProblem("missing column", f"the line has {count_of(len(row), 'column')}, and {wanted}")
+        elif len(row) > width > 0:
+            wider = f"the line has {count_of(len(row), 'column')}, and line 1 has {width}"
+            yield where, RowProblem("ragged row", f"{wider} ({separators} separate them)")
+        else:
+            yield where, [row[place] for place in places]
 
 
 class _Records:
@@ -360,16 +346,13 @@ class DatasetSplit:
     def open(self) -> Any:
         """An `IterableDataset`: nothing is downloaded but what is read."""
         datasets = _library(self, "datasets")
-        # Before version 4, `datasets` ran the script of a dataset if the user agreed; since then it runs none.
-        no_script = {"trust_remote_code": False} if int(datasets.__version__.partition(".")[0]) < 4 else {}
-        try:
+        try:  # since version 4 it runs no script of a dataset
             return datasets.load_dataset(
                 self.name,
                 self.configuration or None,
                 split=self.split,
                 revision=self.revision or None,
                 streaming=True,
-                **no_script,
             )
         except (OSError, ValueError, RuntimeError) as error:  # no such name, no network; no such split; its own code
             raise ValueError(f"{self} cannot be read: {error}") from error

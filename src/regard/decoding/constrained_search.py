@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..special_tokens import BEGIN, END
-from .beam import NEVER, Hypothesis, topk
+from .beam import NEVER, Hypothesis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -191,7 +191,7 @@ def constrained_search(
         features, state, _ = decoder.step(tokens.flatten().to(device), state)
         logprobs = decoder.readout(features).float().log_softmax(-1)
         logprobs[..., :END] = NEVER  # <pad> and <s> are no words
-        likeliest = topk(logprobs, min(beams, logprobs.shape[-1]))[1].tolist()
+        likeliest = logprobs.topk(min(beams, logprobs.shape[-1])).indices.tolist()
         logprobs = logprobs.cpu()
         rows = torch.arange(len(sentences) * beams)
         for number, sentence in enumerate(sentences):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -12,7 +12,6 @@ from torch import nn
 from ..data.batches import Batches
 from ..data.encoding import EncodedCorpus
 from ..data.rows import Pair
-from ..models.base import Annotations
 from ..models.decoder import Decoder, DecoderOutput, State
 from .beam import Ranking
 
@@ -23,23 +22,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..data.tokenizer_pair import TokenizerPair
+    from ..models.base import Annotations
     from ..models.encoder_decoder import EncoderDecoder
     from .translation import Translation
-
-
-@dataclass
-class EnsembleAnnotations(Annotations):
-    """The annotations of the first model, and those of all models."""
-
-    parts: tuple[Annotations, ...] = ()
-
-    def select(self, rows: Int[Tensor, "chosen"]) -> EnsembleAnnotations:
-        return ensemble_annotations([part.select(rows) for part in self.parts])
-
-
-def ensemble_annotations(parts: Sequence[Annotations]) -> EnsembleAnnotations:
-    first = parts[0]
-    return EnsembleAnnotations(first.vectors, first.lengths, first.summary, parts=tuple(parts))
 
 
 @dataclass
@@ -117,9 +102,10 @@ class Ensemble(nn.Module):
         self.decoder = EnsembleDecoder([model.decoder for model in models])
         self.eval()
 
-    def encode(self, source: Tensor, lengths: Int[Tensor, "batch"]) -> EnsembleAnnotations:
-        models: list[Any] = list(self.models)
-        return ensemble_annotations([model.encode(source, lengths) for model in models])
+    def encode(self, source: Tensor, lengths: Int[Tensor, "batch"]) -> Annotations:
+        """The annotations of the first model, with those of all as their parts."""
+        parts = tuple(cast("EncoderDecoder", model).encode(source, lengths) for model in self.models)
+        return replace(parts[0], parts=parts)
 
 
 def check_same_tokenizers(names: Sequence[str], pairs: Sequence[TokenizerPair]) -> None:
@@ -138,7 +124,7 @@ def _vocabularies(pair: TokenizerPair) -> list[str]:
 
 
 def _parts(annotations: Annotations) -> tuple[Annotations, ...]:
-    if not isinstance(annotations, EnsembleAnnotations):
+    if not annotations.parts:
         raise TypeError("an ensemble decodes the annotations of all its models; make them with its `encode`")
     return annotations.parts
 

@@ -42,7 +42,7 @@ from ..models.decoder import State
 from ..models.multi_decoder import DecoderSwitch, SwitchState, TagEncoder
 from ..models.transformer_decoder import TransformerDecoderState
 from ..special_tokens import BEGIN, END, PAD, UNKNOWN
-from .exports import export_files, require_free
+from .load_model_and_tokenizers import export_files, require_free
 
 if TYPE_CHECKING:
     import os

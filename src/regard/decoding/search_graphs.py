@@ -94,7 +94,7 @@ class SearchGraphs:
         """The best hypotheses of every sentence after at most `steps` steps, best first."""
         count, steps = len(limits), round_steps(steps, decoder.most_steps)
         annotations, limits = round_up(annotations, limits)
-        tensors = (getattr(annotations, field.name) for field in fields(annotations))
+        tensors = (getattr(annotations, field.name) for field in fields(annotations) if field.name != "parts")
         shape = SearchShape(
             tuple(None if x is None else tuple(x.shape) for x in tensors),
             annotations.vectors.dtype,
@@ -213,7 +213,7 @@ class _Recording:
     def run(self, decoder: Decoder[Any], annotations: Annotations, limits: Tensor) -> History:
         loop = self._loop
         for field in fields(annotations):
-            if (own := getattr(loop.annotations, field.name)) is not None:
+            if isinstance(own := getattr(loop.annotations, field.name), torch.Tensor):
                 own.copy_(getattr(annotations, field.name))
         loop.limits.copy_(limits)
         number = 0

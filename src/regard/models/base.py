@@ -177,13 +177,16 @@ class Annotations:
     """Which of several decoders reads each sentence, where there are several."""
     source: Int[Tensor, "batch places"] | None = None
     """The ids of the source, for a decoder that copies them."""
+    parts: tuple[Annotations, ...] = ()
+    """Those of every model of an ensemble."""
 
     def select(self, rows: Int[Tensor, "chosen"]) -> Annotations:
         """The annotations of these sentences, in this order."""
         tape = None if self.tape is None else self.tape[rows]
         decoder = None if self.decoder is None else self.decoder[rows]
         source = None if self.source is None else self.source[rows]
-        return Annotations(self.vectors[rows], self.lengths[rows], self.summary[rows], tape, decoder, source)
+        parts = tuple(part.select(rows) for part in self.parts)
+        return Annotations(self.vectors[rows], self.lengths[rows], self.summary[rows], tape, decoder, source, parts)
 
 
 def zero_padding(

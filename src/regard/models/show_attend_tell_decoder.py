@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import torch
 from torch import nn
@@ -14,14 +14,14 @@ from ..attention.step import Memory, attend_step
 from ..layers.kernels.packed import Dropout, linear
 from ..layers.recurrent import RecurrentCell, loop_dtype, wide
 from .base import UNBOUNDED
-from .decoder import Decoder, DecoderConfig, DecoderOutput, State, beam_rows, output_matrix
+from .decoder import DecoderConfig, DecoderOutput, output_matrix
 from .encoders import token_embedding
+from .recurrent_decoder import LoopDecoder, RecurrentState, RecurrentStep
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from ..layers.recurrent import Hidden
     from .base import Annotations
     from .encoders import EncoderConfig
 
@@ -75,34 +75,11 @@ class ShowAttendTellOutput(DecoderOutput):
 
 
 @dataclass
-class ShowAttendTellState(State):
-    """h and c after a step, and what stays the same in the loop."""
-
-    hidden: Hidden
-    memory: Memory | None
-    summary: Float[Tensor, "sentences memory"] | None  # ā, for a decoder that does not attend
+class ShowAttendTellState(RecurrentState):
     expected: Bool[Tensor, "sentences"] | None = None  # sentences that use the average, not a sample
-    beams: int = 1
-
-    def reorder(self, rows: Int[Tensor, "rows"]) -> ShowAttendTellState:
-        return replace(self, hidden=tuple(x[rows] for x in self.hidden))
-
-    def keep(self, sentences: Int[Tensor, "kept"]) -> ShowAttendTellState:
-        memory = None if self.memory is None else self.memory.select(sentences)
-        summary = None if self.summary is None else self.summary[sentences]
-        return replace(self.reorder(beam_rows(sentences, self.beams)), memory=memory, summary=summary)
 
 
-class Looked(NamedTuple):
-    """Context and weights; of a sampled place also its log-probability and the entropy of the distribution."""
-
-    context: Float[Tensor, "rows memory"]
-    weights: Float[Tensor, "rows places"] | None = None
-    log_prob: Float[Tensor, "rows"] | None = None
-    entropy: Float[Tensor, "rows"] | None = None
-
-
-class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
+class ShowAttendTellDecoder(LoopDecoder):
     """Xu et al. 2015, section 3.1.2, with a_i the annotations and ā their mean:
 
         h_0 = tanh(f_h(ā)), c_0 = tanh(f_c(ā))
@@ -136,22 +113,21 @@ class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
         if config.warmup:
             self.register_buffer("updates", torch.zeros((), dtype=torch.long))
 
-    def forward(
-        self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
-    ) -> DecoderOutput:
-        y = self.dropout(self.embedding(tokens))  # [batch, target, embedding]
-        state, hidden, looks = self.start(annotations), [], []
-        for gates in self.cell.input_gates(y).unbind(1):
-            state, looked = self.next(gates, state)
-            hidden.append(state.hidden)
-            looks.append(looked)
-        features = self._features(y, hidden, looks)
-        alphas, log_prob, entropy = (_stacked(looks, name) for name in ("weights", "log_prob", "entropy"))
-        maps = None if alphas is None or not weights else alphas[:, None]
+    def embed(self, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch embedding"]:
+        y: Tensor = self.dropout(self.embedding(tokens))
+        return y
+
+    def input_gates(self, y: Float[Tensor, "*batch embedding"]) -> Float[Tensor, "*batch gates"]:
+        return self.cell.input_gates(y)
+
+    def decoded(self, y: Float[Tensor, "batch target e"], steps: list[RecurrentStep], weights: bool) -> DecoderOutput:
+        decoded = super().decoded(y, steps, weights)
+        alphas, log_prob, entropy = (_stacked(steps, name) for name in ("weights", "log_prob", "entropy"))
         if not self.training or alphas is None:
-            return DecoderOutput(features, maps)
-        sampled = None if state.expected is None else ~state.expected
-        return ShowAttendTellOutput(features, maps, alphas, log_prob, entropy, sampled)
+            return decoded
+        expected = cast("ShowAttendTellState", steps[0].state).expected
+        sampled = None if expected is None else ~expected
+        return ShowAttendTellOutput(decoded.features, decoded.weights, alphas, log_prob, entropy, sampled)
 
     def extra(
         self, decoded: DecoderOutput, wanted: Int[Tensor, "batch target"], real: Bool[Tensor, "batch target"]
@@ -198,34 +174,26 @@ class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
         if self.training and self.config.attention == "hard":
             expected = torch.rand(len(summary), device=summary.device) < self._share()
         h, c = (wide(torch.tanh(first(summary))).repeat_interleave(beams, 0) for first in (self.first_h, self.first_c))
-        return ShowAttendTellState((h, c), memory, summary.to(dtype) if memory is None else None, expected, beams)
+        kept = summary.to(dtype) if memory is None else None
+        return ShowAttendTellState([(h, c)], memory, kept, [None], beams=beams, expected=expected)
 
-    def step(
-        self, tokens: Int[Tensor, "rows"], state: ShowAttendTellState, *, weights: bool = False
-    ) -> tuple[Float[Tensor, "rows width"], ShowAttendTellState, Float[Tensor, "rows maps places"] | None]:
-        y = self.dropout(self.embedding(tokens))
-        state, looked = self.next(self.cell.input_gates(y), state)
-        maps = looked.weights[:, None] if weights and looked.weights is not None else None
-        return self._features(y[:, None], [state.hidden], [looked])[:, 0], state, maps
+    def next(self, gates: Float[Tensor, "rows gates"], state: RecurrentState) -> RecurrentStep:
+        step = self.look(state.h, cast("ShowAttendTellState", state))
+        assert step.context is not None
+        beta = torch.sigmoid(linear(self.gate, state.h.to(self.gate.weight.dtype)))  # [rows, 1]
+        z = beta * step.context
+        hidden = self.cell(gates, state.hidden[0], z)
+        return step._replace(state=replace(state, hidden=[hidden]), context=z)
 
-    def next(
-        self, gates: Float[Tensor, "rows gates"], state: ShowAttendTellState
-    ) -> tuple[ShowAttendTellState, Looked]:
-        h = state.hidden[0]
-        looked = self.look(h, state)
-        beta = torch.sigmoid(linear(self.gate, h.to(self.gate.weight.dtype)))  # [rows, 1]
-        looked = looked._replace(context=beta * looked.context)  # ẑ
-        return replace(state, hidden=self.cell(gates, state.hidden, looked.context)), looked
-
-    def look(self, h: Float[Tensor, "rows width"], state: ShowAttendTellState) -> Looked:
+    def look(self, h: Float[Tensor, "rows width"], state: ShowAttendTellState) -> RecurrentStep:
         """Σ_i w_i a_i with w = α (soft), or 1 at one place s (hard; section 4). In evaluation s = argmax α; in training
         s ~ α, and log α_s and the entropy H(α) are returned for REINFORCE. Rows that are `expected` use w = α."""
         memory, hard = state.memory, self.normalize
         if memory is None:
             assert state.summary is not None
-            return Looked(state.summary.repeat_interleave(state.beams, 0))
+            return RecurrentStep(state, state.summary.repeat_interleave(state.beams, 0))
         if state.expected is None or not isinstance(hard, Hard):
-            return Looked(*attend_step(h, memory))
+            return RecurrentStep(state, *attend_step(h, memory))
         e = memory.energies(memory.query(h[:, None]))
         log_alpha = torch.log_softmax(e, dim=-1)
         alpha = log_alpha.exp()
@@ -234,7 +202,7 @@ class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
         # Not reported to a watch: rows with averages and rows with samples have no common normalizer.
         entropy = -(alpha * log_alpha.masked_fill(alpha == 0, 0)).sum(-1)  # 0 · log 0 = 0
         log_prob = log_alpha.gather(-1, picked[..., None])[..., 0]
-        return Looked(memory.mix(w)[:, 0], w[:, 0], log_prob[:, 0], entropy[:, 0])
+        return RecurrentStep(state, memory.mix(w)[:, 0], w[:, 0], log_prob[:, 0], entropy[:, 0])
 
     def _share(self) -> float | Float[Tensor, ""]:
         """The share of sentences that use the average: with a warm-up, from all down to EXPECTED.
@@ -245,15 +213,14 @@ class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
             return EXPECTED
         return (1 - (1 - EXPECTED) * self.updates / self.config.warmup).clamp(min=EXPECTED)
 
-    def _features(
-        self, y: Float[Tensor, "rows time embedding"], hidden: list[Hidden], looks: list[Looked]
+    def features(
+        self, y: Float[Tensor, "rows time embedding"], steps: list[RecurrentStep]
     ) -> Float[Tensor, "rows time embedding"]:
-        """The features that predict the next token, for every step."""
-        h = torch.stack([h for h, _ in hidden], 1).to(y.dtype)
-        z = torch.stack([looked.context for looked in looks], 1).to(y.dtype)
+        h = torch.stack([step.state.hidden[0][0] for step in steps], 1).to(y.dtype)
+        z = torch.stack([step.context for step in steps if step.context is not None], 1).to(y.dtype)
         return self.dropout(torch.tanh(y + self.from_state(h) + self.from_context(z)))  # type: ignore[no-any-return]
 
 
-def _stacked(looks: list[Looked], name: str) -> Tensor | None:
-    values = [getattr(looked, name) for looked in looks]
+def _stacked(steps: list[RecurrentStep], name: str) -> Tensor | None:
+    values = [getattr(step, name) for step in steps]
     return None if any(value is None for value in values) else torch.stack(values, 1)

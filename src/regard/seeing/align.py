@@ -130,7 +130,8 @@ def caption_word_weights(caption: Any) -> tuple[Float[Tensor, "words rows column
 def _mean_weights(decoded: Any) -> Float[Tensor, "target places"]:
     if decoded.weights is None:
         raise ValueError("this model has no attention, so there is nothing to show")
-    return decoded.weights.mean(0)
+    weights: Tensor = decoded.weights
+    return weights.mean(0)
 
 
 def _words_with_end(tokenizer: Any, tokens: list[int], pieces: list[str]) -> tuple[list[int], list[str]]:

@@ -12,6 +12,7 @@ import re
 import sys
 import threading
 import weakref
+from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -91,31 +92,22 @@ class Seen:
                 call.follow_gradient(output, arrange, torch.Tensor.detach if storage is None else storage.store)
             if call.origin != IN_ITS_OWN_CODE:
                 self._replace_written(call)
-            if storage is not None and (storage.copies or not storage.values):
-                with torch.no_grad():
-                    self._add_now(call, storage)
-                return
-            last = self._last.get(call.name)
-            if last is not None and self._may_grow(last, call) and self._joins(last, call):
-                return
-            if not self._has_room(call):
-                return
-            self._calls.append(call)
-            self._last[call.name] = call
-
-    def _add_now(self, call: Call, storage: TensorStorage) -> None:
-        """Keep a copy of the call, or prove it and keep no values."""
-        call.complete()
-        if call.after is not None or not storage.values:
-            call.prove_now(storage.values)
-        last = self._last.get(call.name)
-        if (last is not None and self._joins(last, call)) or not self._has_room(call):
-            return
-        if storage.copies:
-            call.place(functools.partial(storage.store, wait=False))
-        self._calls.append(call)
-        self._settled = len(self._calls)
-        self._last[call.name] = call
+            now = storage is not None and (storage.copies or not storage.values)
+            with torch.no_grad() if now else nullcontext():
+                if storage is not None and now:  # keep a copy, or prove it and keep no values
+                    call.complete()
+                    if call.after is not None or not storage.values:
+                        call.prove_now(storage.values)
+                last = self._last.get(call.name)
+                if last is not None and (now or self._may_grow(last, call)) and self._joins(last, call):
+                    return
+                if not self._has_room(call):
+                    return
+                if storage is not None and storage.copies:
+                    call.place(functools.partial(storage.store, wait=False))
+                self._calls.append(call)
+                self._last[call.name] = call
+                self._settled = len(self._calls) if now else self._settled
 
     @staticmethod
     def _may_grow(last: Call, call: Call) -> bool:
@@ -211,23 +203,21 @@ class Seen:
                 del self._calls[self._settled :]
                 last = {call.name: call for call in self._calls}
                 for call in pending:
+                    before = last.get(call.name)
                     try:
-                        self._settle_call(call, last)
+                        if call.q is not None:  # otherwise queries and keys are computed when this call is asked for
+                            call.complete()
+                            if before is not None and not call.later and self._joins(before, call):
+                                continue
                     except Exception as error:  # an error of ours must not stop the model
                         self.add_missed(call.name, f"the call could not be recorded: {error}")
+                        continue
+                    self._calls.append(call)
+                    last[call.name] = call
                 self._last, self._settled = last, len(self._calls)
                 if self._advise is not None:
                     advise, self._advise = self._advise, None
                     self._finish(advise)
-
-    def _settle_call(self, call: Call, last: dict[str, Call]) -> None:
-        before = last.get(call.name)
-        if call.q is not None:  # otherwise queries and keys are computed when this call is asked for
-            call.complete()
-            if before is not None and not call.later and self._joins(before, call):
-                return
-        self._calls.append(call)
-        last[call.name] = call
 
     def _finish(self, advise: Callable[[], str]) -> None:
         self._last.clear()

@@ -20,8 +20,9 @@ from ..data.rows import BadRowError, Pair
 from ..data.tokenizer_pair import TokenizerPair
 from ..files import check_files, write_text
 from ..messages import count_of
-from .corpora import VALID_PAIRS, CorpusPreparation, dataset_split, pair_stream
+from .corpora import VALID_PAIRS, CorpusPreparation, corpus_parts, dataset_split, pair_stream
 from .devices import ignore_signals
+from .recipe_files import folder
 from .recipe_sections import StreamData
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ class Corpora:
             # The first process writes the recipe, so its commit of a dataset counts for all.
             data = replace(recipe.data, revision=processes.broadcast(recipe.data.revision))
             stream = pair_stream(data, seed=recipe.seed)
-            self.updates = StreamUpdates(recipe, self.task, stream, self.tokenizers, positions, **places)
+            files = files_hash(data)
+            self.updates = StreamUpdates(recipe, self.task, stream, self.tokenizers, positions, files=files, **places)
             return
         self.train = EncodedCorpus.load(self.run.data / "train")
         accumulate = recipe.training.accumulate
@@ -133,6 +135,11 @@ class Corpora:
         workers = self.run.recipe.training.workers
         if isinstance(self.updates, StreamUpdates):
             workers = min(workers, 1)  # each would read the whole stream
+            if self.updates.changed(update):
+                self.say(
+                    f"the files of data.train changed since update {update:,}: the rows that follow are not those of "
+                    "a run without a break"
+                )
         return iter(
             DataLoader(self.updates, sampler=itertools.count(update), batch_size=None, **self.worker_settings(workers))
         )
@@ -164,7 +171,9 @@ class StreamUpdates(Dataset[list[Batch]]):
         rank: int,
         world: int,
         fixed_shapes: bool,
+        files: str = "",
     ) -> None:
+        """`files` is a hash of the files of the stream, to notice when another run of the program reads others."""
         data: StreamData = recipe.data  # type: ignore[assignment]
         count = world * recipe.training.accumulate
         shapes: bool | Literal["full"] = "full" if fixed_shapes else False  # the same for all buffers
@@ -172,9 +181,10 @@ class StreamUpdates(Dataset[list[Batch]]):
         self._stream, self._tokenizers, self._positions = stream, tokenizers, positions
         self._batches = partial(task.batches, seed=recipe.seed, world=count, fixed_shapes=shapes)
         self._ranks = range(rank, count, world)
-        decisive = {"tokens": recipe.training.tokens, "batches": count, "fixed": fixed_shapes}
+        decisive: dict[str, object] = {"tokens": recipe.training.tokens, "batches": count, "fixed": fixed_shapes}
         decisive["dropout"] = recipe.tokenizer.dropout
         self._settings = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+        self._files = files
         self._position: StreamPosition | None = None
         self._epoch: list[EpochBatches] = []  # of the buffer
         self._blocks: Iterator[CheckedRows] = iter(())
@@ -191,6 +201,11 @@ class StreamUpdates(Dataset[list[Batch]]):
         """The epoch of the corpus that an update belongs to."""
         position = self._positions.find(update - 1)  # a worker process may have opened the buffer
         return 0 if position is None else position.epoch
+
+    def changed(self, update: int) -> bool:
+        """Whether the files are others than those that the batches up to `update` came from."""
+        begin = self._positions.find(update)
+        return begin is not None and "" not in (begin.files, self._files) and begin.files != self._files
 
     def _seek(self, n: int) -> None:
         begin = self._positions.find(n)
@@ -222,7 +237,9 @@ class StreamUpdates(Dataset[list[Batch]]):
                 )
             epoch, block = after
         skipped, dropped = sum(each.reasons.total() for each in checked), encoded.about.dropped
-        self._position = StreamPosition(update, number, epoch, block, self._settings, len(encoded), skipped, dropped)
+        self._position = StreamPosition(
+            update, number, epoch, block, self._settings, len(encoded), skipped, dropped, self._files
+        )
         self._epoch = [self._batches(encoded, epoch=number, rank=rank) for rank in self._ranks]
         self._next = (number + 1, *after)
         self._positions.append(self._position)
@@ -257,6 +274,7 @@ class StreamPosition:
     pairs: int
     skipped: int  # bad rows
     dropped: int  # pairs that are too long
+    files: str = ""  # a hash of the files (`files_hash`); "" where it is not known
 
 
 class StreamPositions:
@@ -276,7 +294,7 @@ class StreamPositions:
         for line in self.file.read_bytes().splitlines() if self.file.is_file() else ():
             try:
                 values = json.loads(line)
-                positions.append(StreamPosition(**{name: values[name] for name in known}))
+                positions.append(StreamPosition(**{name: values[name] for name in known if name in values}))
             except (ValueError, TypeError, KeyError):
                 break
         return positions
@@ -289,6 +307,18 @@ class StreamPositions:
         if self.writes:
             lines = [json.dumps(asdict(each)) + "\n" for each in [*self.read(), position]]
             write_text(self.file, "".join(lines))
+
+
+def files_hash(data: StreamData) -> str:
+    """A hash of the size and the time of every file of a stream. "" for a dataset, whose commit the recipe has."""
+    if data.dataset:
+        return ""
+    root = folder(data.root)
+    paths = {Path(file) for part in corpus_parts(data, "train") for file in part.files}
+    files = sorted(file for path in paths for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file())
+    names = ((file.relative_to(root) if file.is_relative_to(root) else file).as_posix() for file in files)
+    stats = [(name, file.stat().st_size, file.stat().st_mtime_ns) for name, file in zip(names, files, strict=True)]
+    return hashlib.sha256(json.dumps(stats).encode()).hexdigest()[:16]
 
 
 def pin_revision(recipe: Recipe, begun: Recipe | None = None) -> Recipe:

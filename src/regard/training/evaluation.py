@@ -166,7 +166,10 @@ def perplexity(model: EncoderDecoder, tokenizers: TokenizerPair, pairs: Iterable
     for batch in forced_batches(model, tokenizers, pairs, tokens):
         batch_loss = model.loss(batch)
         loss, count = loss + float(batch_loss.nll), count + float(batch_loss.tokens)
-    return math.exp(min(loss / count, 700.0))
+    try:
+        return math.exp(loss / count)
+    except OverflowError:  # past 709 nats a token
+        return math.inf
 
 
 def alignment_errors(

@@ -84,13 +84,8 @@ class ProgressBar:
     def move(self, done: int, figures: str) -> None:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, figures=figures)
-        elif self.is_due:
+        elif self.shown and time.monotonic() - self._said >= QUIET:
             self.say(f"update {done:,} of {self._updates:,}: {figures.strip()}")
-
-    @property
-    def is_due(self) -> bool:
-        """Whether `move` would print a line; always False in a terminal, which has the bar."""
-        return self.shown and self._bar is None and time.monotonic() - self._said >= QUIET
 
     def stop(self) -> None:
         if self._bar is not None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..decoding.exports import outdated_exports
+from ..decoding.load_model_and_tokenizers import outdated_exports
 from ..decoding.search_graphs import release_graphs
 from ..files import replacing_folder
 from ..messages import redacted
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
 
     from ..data.batches import Batch
     from ..models.decoder import Loss
+    from ..models.pretrained import Kind
     from .batches import Corpora
     from .fitting import ProgressBar
     from .recipe_sections import TrainingSection
@@ -161,12 +162,11 @@ class Training:
                 self._log()
             elif update % settings.validate_every == 0 or update % settings.save_every == 0:
                 self._require_finite()
-            self._show()
             if self.corpora.validates and (update % settings.validate_every == 0 or last):
                 self.validate()
             self.stops = self._is_over()
             if update % settings.save_every == 0 or last or self.stops:
-                self._take_snapshot()
+                self._keep("update")
                 self.save()
             if self.processes.world == 1:  # with several, all of them learned of it in `backward`
                 self.interrupted = self.signals.received
@@ -233,17 +233,9 @@ class Training:
         self._record(line)
         self._require_finite()
         self._sums = None
-        self._move_bar(line["loss"], line["tokens_per_second"])
-
-    def _show(self) -> None:
-        """The loss since the last line of metrics, between two of them: updates may be slow."""
-        if self._sums is not None and self.bar.is_due:
-            tokens, total, _ = self._sums.tolist()
-            self._move_bar(total / tokens, tokens / (time.perf_counter() - self._since))
-
-    def _move_bar(self, loss: float, speed: float) -> None:
         unit = getattr(self.model, "unit", "tokens")  # what the loss is a sum of
-        self.bar.move(self.update, f"loss {loss:.3f}  {speed:,.0f} {unit}/s  {self._figures}")
+        speed = f"{line['tokens_per_second']:,.0f} {unit}/s"
+        self.bar.move(self.update, f"loss {line['loss']:.3f}  {speed}  {self._figures}")
 
     def _record(self, line: dict[str, int | float]) -> None:
         asked = False
@@ -272,9 +264,7 @@ class Training:
         nll, score = self._measure()
         score = self.task.judged(score, nll)
         if self.standing.add(self.update, score, nll, self.settings):
-            weights = self._weights()
-            if self.processes.is_first:
-                self.checkpoints.take_best(self.update, weights)
+            self._keep("best")
         shown = [self.task.shown(each, judged=True) for each in (score, self.standing.best)]
         self._figures = f"{shown[0]}, best {shown[1]}"
         self._since += time.perf_counter() - began
@@ -348,10 +338,10 @@ class Training:
         self.bar.say(f"update {self.update:,} is saved")
         self.stops = True
 
-    def _take_snapshot(self) -> None:
+    def _keep(self, kind: Kind) -> None:
         weights = self._weights()
         if self.processes.is_first:
-            self.checkpoints.take(self.update, weights)
+            self.checkpoints.take(self.update, weights, kind)
 
     def _weights(self) -> dict[str, Tensor]:
         """All weights; of a sharded model, on the first process only, and every process must call this.
@@ -434,8 +424,8 @@ class Training:
         if changed:
             # Patience begins anew. The last score is looked up at the end, and another search may have another one.
             self.standing.poor = self.standing.since_cut = self.standing.last_update = 0
-            if "training.best" in changed:
-                self.standing.forget_best()
+            if "training.best" in changed:  # another measure cannot be compared with the scores so far
+                self.standing.best, self.standing.best_loss, self.standing.best_update = -math.inf, math.nan, 0
         if self.settings.ema:
             self.average = MovingAverage(self.model, self.settings.ema, state.get("average"))
         self.update, self._sums = update, state["sums"]
@@ -563,10 +553,6 @@ class ValidationState:
 
     def patience_is_over(self, settings: TrainingSection) -> bool:
         return 0 < settings.patience <= self.poor
-
-    def forget_best(self) -> None:
-        """Another measure cannot be compared with the scores so far."""
-        self.best, self.best_loss, self.best_update = -math.inf, math.nan, 0
 
 
 def is_better(result: tuple[float, float], other: tuple[float, float]) -> bool:

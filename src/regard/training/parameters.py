@@ -44,15 +44,10 @@ def extended_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], size: int) ->
     """
     from tokenizers import Tokenizer as Backend
 
-    if tokenizer.unknown_words is not None:
+    if tokenizer.unknown_words is not None or tokenizer.tags:
         raise ValueError(
             'training.init_vocabulary = "extend" adds pieces at the end of the vocabulary, where this model has its '
-            'ids of unknown words (tokenizer.slots): use "keep"'
-        )
-    if tokenizer.tags:
-        raise ValueError(
-            'training.init_vocabulary = "extend" adds pieces at the end of the vocabulary, where this model has its '
-            'tags (data.tags): use "keep"'
+            'tags (data.tags) or ids of unknown words (tokenizer.slots): use "keep"'
         )
     old: dict[str, Any] = json.loads(tokenizer.to_json())
     kind = old["model"]["type"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any, Literal, Self
 
@@ -13,10 +14,11 @@ from ..models.decoder import DecoderConfig  # noqa: TC001  the reader asks for t
 from ..models.encoder_decoder import DECODERS, ENCODERS, EncoderDecoderConfig
 from ..models.encoders import EncoderConfig  # noqa: TC001
 from ..models.multi_decoder import MultiDecoderConfig
-from ..plugins import load_plugin
+from ..plugins import PluginError, load_plugin, plugin_path
 from .recipe_sections import (
     LONGEST,
     Data,
+    DataSection,
     SearchSection,
     Section,
     SourceSection,
@@ -188,12 +190,18 @@ class Recipe(Section):
 
 
 def with_longest(values: dict[str, Any]) -> dict[str, Any]:
-    """A recipe's values with the default of data.longest, which is that of the source."""
+    """A recipe's values with the default of data.longest, which is that of the source, unless the data has its own."""
     data, source = values.get("data"), values.get("source")
-    kind = source.get("kind") if isinstance(source, dict) else None
-    if kind not in LONGEST or not isinstance(data, dict):
+    kind = getattr(source, "kind", None) or (source.get("kind") if isinstance(source, dict) else None)
+    if not isinstance(kind, str) or kind not in LONGEST or not isinstance(data, dict) or "longest" in data:
         return values
-    return {**values, "data": {"longest": LONGEST[kind], **data}}
+    chosen, name = by_kind(Data).get(str(data.get("kind"))), str(data.get("kind"))
+    if chosen is None and plugin_path(name, "data") is not None:
+        with suppress(PluginError):  # it is reported where it is read
+            chosen = load_plugin(name, "data", plugin_base("data"), "data.kind")
+    if chosen is None or chosen.longest != DataSection.longest:
+        return values
+    return {**values, "data": {**data, "longest": LONGEST[kind]}}
 
 
 MODEL_NOTES = {

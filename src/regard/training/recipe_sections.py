@@ -216,9 +216,7 @@ class Reader:
         if place not in ("encoder", "decoder", "head"):
             return ""
         if self.init:
-            return (
-                f"; leave [{place}] out: with training.init it is that of the model; or write it in full, with its kind"
-            )
+            return f"; leave [{place}] out: with training.init it is that of the model; or write it with its kind"
         return (
             f'; write base = ["transformer"], or another architecture that `regard recipes` lists; or [{place}] with '
             "its kind; or training.init = MODEL, to have that of a trained model"
@@ -611,13 +609,6 @@ class TokenizerSection(Section):
 
 HIGHEST_RATE = 1e30
 """Adam divides the rate by 1 − β, and float32 ends at 3.4e38."""
-
-
-def _check_rate(rate: float) -> None:
-    if rate > HIGHEST_RATE:
-        raise ValueError(f"is {rate:g}; it should be at most {HIGHEST_RATE:g}: float32 has no numbers for such steps")
-
-
 GIVEN = "given"
 """In place of the name of an optimizer that the caller of `fit` made."""
 
@@ -649,7 +640,7 @@ class TrainingSection(Section):
         default={},
         about="the highest learning rate of parts: { encoder = 1e-5 }; of the others it is `rate`",
         over=0,
-        check=_check_rate,
+        most=HIGHEST_RATE,
     )
     updates: int = positive(default=8000, about="steps of the optimizer, at most")
     tokens: int = positive(default=4096, about="in a batch, padding counted, on the longer side")
@@ -661,7 +652,7 @@ class TrainingSection(Section):
     )
     smoothing: float = portion(default=0.1, about="of the labels")
     optimizer: str = key(default="AdamW", about="a class of torch.optim", check=_check_optimizer)
-    rate: float = key(default=1e-3, about="the highest learning rate", over=0, check=_check_rate)
+    rate: float = key(default=1e-3, about="the highest learning rate", over=0, most=HIGHEST_RATE)
     schedule: Literal["inverse-square-root", "cosine", "plateau", "constant"] = key(
         default="cosine", about="after the warm-up; plateau cuts when the validation gets no better"
     )

@@ -1,13 +1,12 @@
-"""results.json of a run: what its model, and those it had before it was extended, scored on which data.
+"""results.json: what a model scored on which data.
 
-An entry has the SHA-256 of the weights that it is of. Those of snapshots name their update instead, and those of
-earlier versions have nothing: they count as scores of the run's model, until `record_run_results`.
+That of a run's model is in the run's folder, that of a model which the run had before it was extended in its own. An
+entry has the SHA-256 of the weights that it is of, but for those of a run that was not finished.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -22,7 +21,7 @@ from ..messages import count_of
 from ..models.pretrained import WEIGHTS, weights_sha256
 from ..seeing.figures import save_curves
 from .evaluation import TaskEvaluation, TranslationEvaluation
-from .run import METRICS, RECIPE, flat_settings, learning_curve, validation_column
+from .run import METRICS, RECIPE, RESULTS, flat_settings, learning_curve, validation_column
 from .scores import LabelScore, LengthBin, Score
 
 if TYPE_CHECKING:
@@ -31,43 +30,44 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-NAME = "results.json"
+NAME = RESULTS
 LARGEST = 1 << 24  # bytes; regard writes no file that large
-DATA, DIGEST = "data", "weights_sha256"
-"""Keys of an entry, beside those of its evaluation."""
-SNAPSHOT = re.compile(r"\((?:.*, )?update [0-9]+\)$")
-"""How the data of a run that was not finished ends: with the update of the weights."""
+DIGEST = "weights_sha256"
+"""A key of an entry, beside those of its evaluation."""
 
 
 def save_result(
-    run: Path, data: str, evaluation: TranslationEvaluation | TaskEvaluation, digest: str | None = None
+    folder: Path, data: str, evaluation: TranslationEvaluation | TaskEvaluation, digest: str | None = None
 ) -> Path:
-    """Adds an evaluation to a run's results, in place of an earlier one of the same weights on the same data.
+    """Adds an evaluation to the results in a folder, in place of an earlier one on the same data.
 
     `digest` is the SHA-256 of the weights; None of a snapshot, or where it is not known.
     """
-    file = run / NAME
-    entries = list(_read(file).items()) if file.exists() else []
-    record = {} if digest is None else {DATA: data, DIGEST: digest}
-    return _write(run, [*entries, (data, {**asdict(evaluation), **record})])
+    file = folder / NAME
+    entries = _read(file) if file.exists() else {}
+    record = {} if digest is None else {DIGEST: digest}
+    entries[data] = {**asdict(evaluation), **record}
+    write_text(file, json.dumps(entries, indent=2, ensure_ascii=False) + "\n")
+    return file
 
 
-def load_results(run: Path) -> dict[str, TranslationEvaluation | TaskEvaluation]:
-    """What the model of a run scored, by data."""
-    current = _model_digest(run / "model")
-    return {data: evaluation for data, digest, evaluation in _results(run) if digest in (None, current)}
-
-
-def record_run_results(run: Path) -> None:
-    """Record the weights of the run's model, which is about to be replaced, in entries without a record of theirs."""
-    current, file = _model_digest(run / "model"), run / NAME
-    if current is None or not file.is_file():
-        return
+def load_results(folder: Path) -> dict[str, TranslationEvaluation | TaskEvaluation]:
+    """What the model of a run, or an earlier one in it, scored, by data. Scores of other weights are left out."""
+    file = folder / NAME
+    if not file.is_file():
+        raise ValueError(f"{folder} has no {NAME}; make it with: regard evaluate {folder}")
+    weights = next((each for each in (folder / "model" / WEIGHTS, folder / WEIGHTS) if each.is_file()), None)
+    known = (None, None if weights is None else weights_sha256(weights))
     entries = _read(file)
-    for data, values in entries.items():
-        if isinstance(values, dict) and DIGEST not in values and not SNAPSHOT.search(data):
-            entries[data] = {**values, DATA: data, DIGEST: current}
-    _write(run, list(entries.items()))
+    try:
+        return {data: _evaluation(values) for data, values in entries.items() if values.get(DIGEST) in known}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} was not written by this version of regard ({error}); evaluate again") from error
+
+
+def results_folder(folder: Path) -> Path:
+    """Where the results of a model are: of that of a run, in the run."""
+    return enclosing_run(folder) or folder if folder.resolve().name == "model" else folder
 
 
 @dataclass(frozen=True)
@@ -80,83 +80,28 @@ class ComparisonRow:
 
 
 def compare(folders: Iterable[Path], remark: Callable[[str], None] = lambda message: None) -> list[ComparisonRow]:
-    """Runs side by side, grouped by what they were evaluated on; of the folder of a model in a run, that model.
+    """Runs side by side, with the models that they had before, grouped by what they were evaluated on.
 
-    `remark` is told of results that are left out, since their model is gone, and of models that have none.
+    Of the folder of a model in a run, that model. `remark` is told of those that have no scores.
     """
-    folders = list(folders)
-    runs = [results_folder(folder) for folder in folders]
-    whole = [run.resolve() for run in runs]
-    alike = {run.name for run in whole if len({other for other in whole if other.name == run.name}) > 1}
-    names = [str(run) if full.name in alike else full.name for run, full in zip(runs, whole, strict=True)]
-    models = [None if run == folder else folder.resolve().name for folder, run in zip(folders, runs, strict=True)]
-    apart = set(zip(whole, models, strict=True))  # models that have rows of their own
-    rows = [
-        row
-        for run, name, model, place in zip(runs, names, models, whole, strict=True)
-        for row_model, row in _rows(run, name, model, remark)
-        if row_model == model or (place, row_model) not in apart
-    ]
+    given = [results_folder(folder) for folder in folders]
+    places = []
+    for folder in given:
+        earlier = (each for each in sorted(folder.iterdir()) if is_earlier(each) and (each / NAME).is_file())
+        places += [folder, *(each for each in earlier if each not in given)]
+    runs = [(place.parent if is_earlier(place) else place) for place in places]
+    whole = {run.resolve() for run in runs}
+    alike = {run.name for run in whole if sum(run.name == other.name for other in whole) > 1}
+    rows = []
+    for place, run in zip(places, runs, strict=True):
+        found = load_results(place) if (place / NAME).is_file() else {}
+        if not found:
+            remark(f"the model of {place} has not been evaluated; do it with: regard evaluate {place}")
+        full = run.resolve()
+        name = (str(run) if full.name in alike else full.name) + (f"/{place.name}" if run != place else "")
+        rows += [ComparisonRow(name, data, evaluation) for data, evaluation in found.items()]
     order = {data: i for i, data in enumerate(dict.fromkeys(row.data for row in rows))}
     return sorted(rows, key=lambda row: order[row.data])
-
-
-def results_folder(folder: Path) -> Path:
-    """The run that has the results of a folder: itself, or that of a model in it."""
-    return folder if (folder / NAME).is_file() else enclosing_run(folder) or folder
-
-
-def _rows(
-    run: Path, name: str, wanted: str | None, remark: Callable[[str], None]
-) -> Iterator[tuple[str, ComparisonRow]]:
-    """The rows of a run, each with the folder of its model: of all its models, or of the `wanted` one."""
-    models: dict[str | None, str] = {_model_digest(each): each.name for each in run.iterdir() if is_earlier(each)}
-    models[_model_digest(run / "model")] = models[None] = "model"
-    gone, found = [], False
-    for data, digest, evaluation in _results(run):
-        model = models.get(digest)
-        if model is None:
-            gone.append(data)
-        elif wanted in (None, model):
-            found |= model == (wanted or "model")
-            yield model, ComparisonRow(name if model == "model" else f"{name}/{model}", data, evaluation)
-    if gone:
-        remark(f"{run / NAME} has scores of a model that is no longer there ({', '.join(gone)}): they are left out")
-    if not found:
-        folder = run if wanted is None else run / wanted
-        remark(f"the model of {folder} has not been evaluated; do it with: regard evaluate {folder}")
-
-
-def _results(run: Path) -> list[tuple[str, str | None, TranslationEvaluation | TaskEvaluation]]:
-    """(data, digest of the weights, evaluation) of all entries."""
-    file = run / NAME
-    if not file.is_file():
-        raise ValueError(f"{run} has no {NAME}; make it with: regard evaluate {run}")
-    entries = _read(file)
-    try:
-        return [(values.get(DATA, key), values.get(DIGEST), _evaluation(values)) for key, values in entries.items()]
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"{file} was not written by this version of regard ({error}); evaluate again") from error
-
-
-def _model_digest(model: Path) -> str | None:
-    """What tells the weights of a model from others; None where there is no model."""
-    file = model / WEIGHTS
-    return weights_sha256(file) if file.is_file() else None
-
-
-def _write(run: Path, entries: list[tuple[str, Any]]) -> Path:
-    """By data, the last of equal ones. Those of other models than the run's have a part of their digest in the key."""
-    file, current = run / NAME, _model_digest(run / "model")
-    content = {}
-    for key, values in entries:
-        digest = values.get(DIGEST) if isinstance(values, dict) else None
-        if digest is not None:
-            data = values.get(DATA, key)
-            key = data if digest == current else f"{data} [{digest!s:.12}]"
-        content[key] = values
-    write_text(file, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-    return file
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -164,7 +109,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _evaluation(values: dict[str, Any]) -> TranslationEvaluation | TaskEvaluation:
-    values = {name: value for name, value in values.items() if name not in (DATA, DIGEST)}
+    values = {name: value for name, value in values.items() if name not in (DIGEST, "data")}  # of earlier versions
     if "task" in values:
         labels = {name: LabelScore(**label) for name, label in values.get("labels", {}).items()}
         return TaskEvaluation(**{**values, "labels": labels})

@@ -19,15 +19,14 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..decoding.exports import record_run_exports
-from ..decoding.load_model_and_tokenizers import is_earlier
-from ..files import DamagedFileError, is_leftover, make_folder, read_object, remove_unfinished, sha256, write_text
+from ..decoding.load_model_and_tokenizers import is_earlier, record_run_exports
+from ..files import is_leftover, make_folder, read_object, remove_unfinished, sha256, write_text
 from ..messages import is_secret, redacted
 from .recipe import recipe_toml
 from .recipe_files import load_recipe
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
     from .recipe import Recipe
 
-RECIPE, METRICS = "recipe.toml", "metrics.csv"
+RECIPE, METRICS, RESULTS = "recipe.toml", "metrics.csv", "results.json"
 # What a run and its commands write, beside the recipe and the checkpoints.
 OWNED = (
     "model",
@@ -46,7 +45,7 @@ OWNED = (
     "tensorboard",
     "wandb",
     "mlflow",
-    "results.json",
+    RESULTS,
     "ctranslate2",
     "onnx",
     "provenance.json",
@@ -65,27 +64,14 @@ class Run:
         self.metrics = folder / METRICS
         self.model = folder / "model"  # the trained model, for `from_pretrained`; written when the run is finished
 
-    def __repr__(self) -> str:
-        """The folder, how far the run is, and the best score of its validations."""
-        from .checkpoint import read_checkpoint
-
-        parts = [repr(str(self.folder)), "finished" if self.model.exists() else "not finished"]
-        with suppress(DamagedFileError, OSError, KeyError):
-            checkpoint = read_checkpoint(self.last)
-            standing = checkpoint["regard"]["standing"]
-            parts.append(f"update {checkpoint['global_step']:,}")
-            if standing["best_update"]:
-                column = "valid_nll" if self.recipe.training.best == "loss" else validation_column(self.metrics)
-                parts.append(f"best {column} {abs(standing['best']):.4g} at update {standing['best_update']:,}")
-        return f"Run({', '.join(parts)})"
-
     @classmethod
     def create(cls, recipe: Recipe, folder: Path, *, force: bool = False) -> Run:
         """A new folder with its recipe. An existing run is replaced only if it never began, or with `force`."""
         if folder.exists() and not _is_empty(folder):
             there = cls(folder, recipe)
             if not ((folder / RECIPE).is_file() and there.checkpoints.is_dir()):
-                raise ValueError(f"{folder} exists and is no run; {there.other_folder}")
+                how = " with --out" if there.has_recipe else ", the second argument of fit"
+                raise ValueError(f"{folder} exists and is no run; choose another folder{how}")
             # A run whose data could not be prepared (an error in a file, say) has nothing to lose.
             begun = there.data.exists() or any(there.checkpoints.iterdir())
             if begun and not force:
@@ -123,11 +109,6 @@ class Run:
             return f"regard train --resume {self.folder}"
         return f"fit(model, {str(self.folder)!r}, resume=True, train=…, valid=…)"
 
-    @property
-    def other_folder(self) -> str:
-        """How to train into another folder, for messages."""
-        return "choose another folder" + (" with --out" if self.has_recipe else ", the second argument of fit")
-
     @staticmethod
     def recipe_file(folder: Path) -> Path:
         """The recipe.toml of an existing run."""
@@ -137,12 +118,14 @@ class Run:
         return file
 
     def extend(self, recipe: Recipe, update: int) -> Run:
-        """The same run with a changed recipe. A finished model, of this update, moves to model-UPDATE/.
+        """The same run with a changed recipe. A finished model, of this update, moves to model-UPDATE/ with its scores.
 
         Where that exists, to model-UPDATE-2/ and so on: nothing is replaced.
         The recipe is written last: killed before, the run is finished again from its checkpoint.
         """
         if self.model.exists():
+            if (self.folder / RESULTS).is_file():
+                (self.folder / RESULTS).replace(self.model / RESULTS)
             self.model.rename(self._free_name(f"model-{update}"))
         write_text(self.folder / RECIPE, recipe_toml(recipe))
         return Run(self.folder, recipe)
@@ -369,16 +352,12 @@ class RunExtension:
     def begin(self) -> None:
         """Record the session, move a finished model away and write the recipe, when nothing is left to be checked.
 
-        Exports and results of an earlier version first get a record of the model that they are of. In this order:
-        after a kill between any two, the recipe is still the old one.
+        Exports of an earlier version first get a record of the model that they are of. In this order: after a kill
+        between any two, the recipe is still the old one.
         """
         if self.has_begun:
             return
-        from .results import record_run_results  # imports scores, which training alone does not need
-
         record_run_exports(self._run.folder, self._run.model)
-        with suppress(DamagedFileError):  # what cannot be read is nobody's score
-            record_run_results(self._run.folder)
         Provenance(self._run.folder).begin_session(self._update, self.changed)
         self._run.extend(self._recipe, self._update)
         self.has_begun = True

@@ -325,7 +325,8 @@ def what_if(
     """
     plain = library.run(model, text)[0]
     before = _prediction(library, model, text)
-    with ablate(library.loaded(model).model, heads=dict(silence), tokens=hide):
+    heads: dict[int | str, list[int]] = {name: list(numbers) for name, numbers in silence.items()}
+    with ablate(library.loaded(model).model, heads=heads, tokens=hide):
         changed, prompt = library.run(model, text)
         after = _prediction(library, model, text)
     words = [f"without head {head} of {name}" for name, heads in silence.items() for head in heads]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,8 +14,6 @@ from .guard import RequestError
 from .responses import rounded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor, nn
 
     from ..attention.weights import Weights
@@ -28,22 +27,10 @@ NEXT = 8
 """Most likely next tokens that are listed."""
 
 
-@contextmanager
-def _recorded(modules: dict[str, nn.Module]) -> Iterator[dict[str, Tensor]]:
-    """Inside the block, the first input ("name in") and the output ("name out") of each module."""
-    tensors: dict[str, Tensor] = {}
-
-    def record(name: str) -> Any:
-        def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            tensors[f"{name} in"] = inputs[0].detach()
-            tensors[f"{name} out"] = (output[0] if isinstance(output, tuple) else output).detach()
-
-        return hook
-
-    with ExitStack() as stack:
-        for name, module in modules.items():
-            stack.callback(module.register_forward_hook(record(name)).remove)
-        yield tensors
+def _record(tensors: dict[str, Tensor], name: str, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    """The first input ("name in") and the output ("name out") of a module; a forward hook."""
+    tensors[f"{name} in"] = inputs[0].detach()
+    tensors[f"{name} out"] = (output[0] if isinstance(output, tuple) else output).detach()
 
 
 @torch.no_grad()
@@ -76,7 +63,10 @@ def inside_view(loaded: Pretrained, text: str, layer: int, head: int) -> dict[st
         "feed_forward": part.feed_forward,
     }  # fmt: skip
     one = torch.ones(1, dtype=torch.int64)
-    with _recorded(modules) as tensors, watch(network) as seen:
+    tensors: dict[str, Tensor] = {}
+    with ExitStack() as hooks, watch(network) as seen:
+        for name, module in modules.items():
+            hooks.callback(module.register_forward_hook(partial(_record, tensors, name)).remove)
         if writes:
             annotations = network.encode(one[:, None], one)
             features = network.decoder(torch.tensor([ids]), annotations).features

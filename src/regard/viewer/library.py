@@ -130,9 +130,9 @@ def _own_model(name: str, folder: Path, place: str) -> ModelEntry:
     task = "listen" if config.encoder.reads == "sound" else {"write": "generate"}.get(config.task, config.task)
     decoder = getattr(config, "decoder", None)
     reader = decoder if config.encoder.kind == "none" else config.encoder
-    shown = reader is not None and reader.kind == "transformer" and task != "classify"
+    layers = reader.layers if reader is not None and reader.kind == "transformer" and task != "classify" else 0
     attends = bool(getattr(decoder, "attends", True))
-    return ModelEntry(name, task, name, place, ours=True, layers=reader.layers if shown else 0, attends=attends)
+    return ModelEntry(name, task, name, place, ours=True, layers=layers, attends=attends)
 
 
 def _title(name: str, task: str) -> str:

@@ -69,10 +69,14 @@ def _finite(value: Any) -> Any:
 
 def rounded(x: Any, digits: int = 6) -> Any:
     """A tensor as lists of numbers of so many digits; None for NaN, infinity and None."""
-    x = x.tolist() if isinstance(x, torch.Tensor) else x
-    if isinstance(x, list):
-        return [rounded(value, digits) for value in x]
-    return None if x is None or not math.isfinite(x) else float(f"{x:.{digits}g}")
+    x, form = x.tolist() if isinstance(x, torch.Tensor) else x, f".{digits}g"
+
+    def number(x: Any) -> Any:
+        if isinstance(x, list):
+            return [number(value) for value in x]
+        return None if x is None or not math.isfinite(x) else float(format(x, form))
+
+    return number(x)
 
 
 class Array(Response):

@@ -107,11 +107,17 @@ class TilePyramid:
         """Queries of one band."""
         self.pooled: Bool[Tensor, " bands"] = torch.zeros(-(-self.queries // self.band), dtype=torch.bool)
         """Which bands are in the base level."""
-        self._base: dict[str, Float[Tensor, "high wide"]] = {}  # "max": maxima, "mean": sums
 
     @property
     def nbytes(self) -> int:
-        return 4 * self.queries + sum(x.nbytes for x in self._base.values())  # beside q and k, which the trace has
+        base = self._base.values() if "_base" in self.__dict__ else ()
+        return 4 * self.queries + sum(x.nbytes for x in base)  # beside q and k, which the trace has
+
+    @cached_property
+    def _base(self) -> dict[str, Float[Tensor, "high wide"]]:
+        """ "max": the maxima, "mean": the sums; made when a coarse tile is asked for."""
+        size = -(-self.queries // self.block), -(-self.keys // self.block)
+        return {pool: torch.zeros(size, device=self._device) for pool in ("max", "mean")}
 
     # Bands
 
@@ -132,7 +138,6 @@ class TilePyramid:
     @torch.no_grad()
     def pool_band(self, band: int) -> None:
         """Compute one band of queries: their row states, and their part of the base level."""
-        self._allocate_base()
         rows = range(band * self.band, min((band + 1) * self.band, self.queries))
         tall = self.block * max(1, TALL // self.block)
         for start in range(rows.start, rows.stop, tall):
@@ -143,19 +148,13 @@ class TilePyramid:
             self._base["mean"][place] = blocks.pool(sums, -2, "mean")
         self.pooled[band] = True
 
-    def _allocate_base(self) -> None:
-        if not self._base:
-            size = -(-self.queries // self.block), -(-self.keys // self.block)
-            self._base = {pool: torch.zeros(size, device=self._device) for pool in ("max", "mean")}
-
     # Tiles
 
     @torch.no_grad()
     def tile(self, tile: Tile, pool: Pool) -> Float[Tensor, "height width"]:
         """The largest weight of every cell, or the mean; zeros where bands are missing."""
-        edges = self.edges(tile)
+        edges = tile.edges
         if self._uses_base(tile):
-            self._allocate_base()
             row_edges, col_edges = (
                 [*(x // self.block for x in side[:-1]), -(-side[-1] // self.block)] for side in edges
             )
@@ -175,17 +174,6 @@ class TilePyramid:
             cells = cells / (high[:, None] * wide)
         return cells.cpu()
 
-    def edges(self, tile: Tile) -> tuple[list[int], list[int]]:
-        """The edges of the tile's cells: those requested, or moved to whole blocks where the base level is used."""
-        if not self._uses_base(tile):
-            return tile.edges
-        moved = []
-        for edges, end in zip(tile.edges, (self.queries, self.keys), strict=True):
-            # Down, except the last edge, which goes up: a last cell smaller than a block would be empty.
-            last = min(-(-edges[-1] // self.block) * self.block, end)
-            moved.append([*(x // self.block * self.block for x in edges[:-1]), last])
-        return moved[0], moved[1]
-
     def _pool_rows(self, edges: list[int], tile: Tile, pool: Pool, missing: set[int]) -> Float[Tensor, "high width"]:
         rows = range(edges[0], edges[-1])
         if missing.intersection(self.bands(rows)) or not self.weights.sees(as_slice(rows), as_slice(tile.cols)):
@@ -198,11 +186,14 @@ class TilePyramid:
         return Cells(cols, self._device).pool(Cells(rows, self._device).pool(x, -2, pool), -1, pool)
 
     def _uses_base(self, tile: Tile) -> bool:
-        """Whether the tile is pooled from the base level: its cells are at least a block, and it has many weights."""
+        """Whether the tile is pooled from the base level: its cells are whole blocks. A 422 for other large ones."""
         cell = min(len(tile.rows) // tile.height, len(tile.cols) // tile.width)
-        aligned = all(x % self.block == 0 for edges in tile.edges for x in edges[:-1]) and cell >= self.block
-        heavy = len(tile.rows) * len(tile.cols) > 2 * BAND and cell >= 2 * self.block
-        return self.block > 1 and (aligned or heavy)
+        ends = zip(tile.edges, (self.queries, self.keys), strict=True)
+        aligned = not any(x % self.block for edges, end in ends for x in edges if x != end)
+        if not aligned and cell >= 2 * self.block and len(tile.rows) * len(tile.cols) > 2 * BAND:
+            size = f"{len(tile.rows):,} × {len(tile.cols):,} weights"
+            raise RequestError(422, f"{size} are pooled from blocks of {self.block}: let cells begin and end at those")
+        return self.block > 1 and aligned and cell >= self.block
 
 
 HIGH, NORMAL, LAST = 0, 1, 2
@@ -356,8 +347,7 @@ class Jobs:
             if missing and not last:
                 pyramid.pool_band(missing[0])
                 return None
-            note = "" if pyramid.edges(tile) == tile.edges else f"cells moved to multiples of {pyramid.block}"
-            return Array(pyramid.tile(tile, pool), type, 1 - len(missing) / len(pyramid.bands(tile.rows)), note)
+            return Array(pyramid.tile(tile, pool), type, 1 - len(missing) / len(pyramid.bands(tile.rows)))
 
         array: Array | None = self.cache.get(key)
         until, last, priority = time.monotonic() + TILE_SECONDS, False, HIGH

@@ -347,8 +347,8 @@ async def tile(
     """A rectangle of one head, pooled to [height, width] cells.
 
     Where cells of a power of two give the requested number of cells, they are used, the last one smaller; else cell r
-    of R covers rows r·T//R up to (r+1)·T//R of T. Where a tile has more weights than can be computed at once, the edges
-    of its cells are moved to multiples of a power of two, which X-Note names.
+    of R covers rows r·T//R up to (r+1)·T//R of T. Of more than 2,048 tokens, large tiles have cells that begin and end
+    at multiples of a power of two, which a 422 names.
     """
     place.check_head(head)
     head_place = place.view, place.number, place.entry, head

@@ -136,13 +136,6 @@ def test_on_gpu(name: str) -> None:
     _check(CASES[name], "cuda")
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> str:
-    if request.param == "cpu" and GPU:
-        pytest.skip("interpreted only where there is no GPU")
-    return request.param
-
-
 @pytest.mark.usefixtures("kernels_only")
 def test_values_and_directions_that_are_no_numbers(device: str) -> None:
     """A value behind a mask contributes nothing; one that is seen, or a direction, makes its own rows NaN only."""

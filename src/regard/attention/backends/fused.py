@@ -39,8 +39,8 @@ def run_blocks(
     energies = energies.flat()
     # Checked for a single block too: `Weights` uses other blocks, and a short test must fail like a long run.
     check_pairwise(energies.form, energies.a, energies.b)
-    first, two = slice(0, 1), slice(0, min(2, energies.queries))
-    normalize.check_rows(lambda: energies.block(first, two, slice(0, energies.keys), normalize.absent))
+    few: Cut = slice(0, 1), slice(0, min(2, energies.queries)), slice(0, energies.keys)
+    normalize.check_rows(lambda: energies.block(*few, normalize.absent))
     # A learned bias is a whole matrix, and so is its gradient, which every block would write again.
     learned = [x for part in energies.modifiers if not part.opaque for x in part.tensors()]
     cut: list[Cut] = [(slice(0, energies.count), slice(0, energies.queries), slice(0, energies.keys))]
@@ -81,7 +81,7 @@ def run_blocks(
         inputs = _Inputs(energies, normalize, v)
         opaque = any(part.opaque for part in (energies.form, normalize, *energies.modifiers))
         draws = opaque or normalize.samples  # a user's function may draw random numbers
-        if torch.is_grad_enabled() and inputs.are_all(lambda e, w, x: block(e, w, x, first, two, cut[0][2])[0]):
+        if torch.is_grad_enabled() and inputs.are_all(lambda e, w, x: block(e, w, x, *few)[0]):
             out, state = _Blocks.apply(block, inputs, cut, draws, out, state, *inputs.tensors)
         else:
             for n, i, j in cut:
@@ -190,6 +190,8 @@ def how(energies: EnergyMatrix, normalize: Normalizer, v: Tensor) -> str:
     reason, _ = additive.refusal(energies, normalize, v)
     if reason is None:
         return "the additive kernel, in O(T) memory"
+    if energies.form.has_kernel(v.device.type, energies.precision):
+        return "the additive kernel in blocks of rows, in O(T) memory"
     return "the formula in blocks of rows, in O(T) memory" + (f" (the additive kernel {reason})" if reason else "")
 
 

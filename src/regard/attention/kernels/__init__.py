@@ -1,4 +1,4 @@
-"""Kernels of our own: each a `torch.library` op with a fake kernel and a gradient, one file per device."""
+"""Kernels of our own, a file for each device; what `torch.compile` keeps is a `torch.library` op."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class TanhEnergies(torch.autograd.Function):
         left, right = _sides(a, b)
         da, db, dw = torch.zeros_like(a), torch.zeros_like(b), de.sum().expand(w.shape).clone()
         first, second = _buffers(2, a.shape[2], a)
-        for m, i, j in _tiles(*de.shape, a.shape[2]):
+        for m, i, j in _tiles(a.shape[0], a.shape[1], b.shape[1], a.shape[2]):
             r = _tile(left, right, m, i, j, first)  # [n, i, j, d]
             x = torch.mul(r, de[m, i, j, None], out=_shaped(second, *r.shape))
             dw.sub_(x.sum(2).sum((0, 1)), alpha=2)
@@ -144,8 +144,7 @@ def refusal(energies: EnergyMatrix, normalize: Normalizer, v: Tensor) -> tuple[s
         return "has no sink", None
     if energies.modifiers:
         return "has no score modifiers", None
-    every = (torch.arange(n, device=v.device) for n in (energies.count, energies.queries))
-    bounds = None if energies.mask is None else energies.interval(*every)
+    bounds = None if energies.mask is None else energies.intervals()
     if energies.mask is not None and bounds is None:
         return "takes masks that are one interval of keys per query", None
     return None, bounds

@@ -1,28 +1,19 @@
-"""Statistics of weights and contributions on a GPU: the kernels.
+"""Statistics of weights and contributions on a GPU: the kernels, given the row state.
 
-Statistics of the whole attention matrix in one walk over q and k, given the row state.
-
-A program owns some blocks of keys (its strip) and walks over queries with each of them. Everything then lies where it
-is cheap: the sums over queries (`received`) stay in registers until a block of keys is done, the sums over the keys of
-one block are a reduction inside a thread and two shuffles. What a row gets from one program goes to that program's own
-slot [n, strip, q], added up afterwards: no two programs write to one place, so the order never changes, and what is
-there is read before the products, which hide the wait. Maxima are joined by integer atomics, whose result no order
-changes.
+`walk` answers what the whole attention matrix decides. A program owns some blocks of keys (its strip) and walks over
+queries with each of them. Everything then lies where it is cheap: the sums over queries (`received`) stay in registers
+until a block of keys is done, the sums over the keys of one block are a reduction inside a thread and two shuffles.
+What a row gets from one program goes to that program's own slot [n, strip, q], added up afterwards: no two programs
+write to one place, so the order never changes, and what is there is read before the products, which hide the wait.
+Maxima are joined by integer atomics, whose result no order changes.
 
 With DIRECTED the same is asked of contributions C_ij = w_ij (g_i · v_j) instead of weights: a second product, signs,
 and sums of sizes beside sums.
 
-Questions about single rows or single weights: the row state itself, keys at given distances, W v.
-
-Here a program owns a block of queries and looks at the keys they see.
-
-The k largest weights of every row, or contributions of largest size. A program owns a block of queries and looks at
-the keys they see.
-
-A block of keys is searched only as often as some row finds in it a number above the least of its best so far.
-
-What is compared is the energy of a weight, whose order is that of the weights of a row, and of a contribution
-`size_code`.
+In the others (`row_state`, `single_weights`, `fidelity`, `top`) a program owns a block of queries and looks at the keys
+they see. For the k largest of a row a block of keys is searched only as often as some row finds in it a number above
+the least of its best so far. What is compared is the energy of a weight, whose order is that of the weights of a row,
+and of a contribution `size_code`.
 """
 
 from __future__ import annotations
@@ -72,7 +63,7 @@ def energies(s, i, j, scale, cap, slope, CAP: tl.constexpr, ALIBI: tl.constexpr)
 
 @triton.jit
 def weigh(e, state, c):
-    """w from energies and row state, which `kernel_row_state.py` prepares."""
+    """w from energies and row state, which the host prepares (`_states`)."""
     return tl.exp2(e * c - state)
 
 
@@ -110,10 +101,6 @@ def matrix(ptr, at, i, row, count, D: tl.constexpr, BD: tl.constexpr, ALIGN: tl.
     if BD == D:
         return tl.load(here, mask=(i < count)[:, None], other=0.0)
     return tl.load(here, mask=(i < count)[:, None] & (d < D)[None, :], other=0.0)
-
-
-# mypy: ignore-errors
-# Triton compiles neither `in` nor every conditional expression:
 
 
 @triton.jit
@@ -368,10 +355,6 @@ def walk(
                 tl.store(received_size + j, tl.sum(tl.sum(taken_size, axis=0), axis=0), mask=j < last)
 
 
-# mypy: ignore-errors
-# Triton compiles neither `in` nor every conditional expression:
-
-
 @triton.jit
 def block_of(
     q_tile, k, from_k, k_row, keys, i_place, j, low, high, scale, cap, slope,
@@ -521,9 +504,6 @@ def fidelity(
     here = n * tl.num_programs(0) + tl.program_id(0)
     tl.store(error + here, tl.sum(tl.sum(off * off, axis=1), axis=0))
     tl.store(norm + here, tl.sum(tl.sum(z_tile * z_tile, axis=1), axis=0))
-
-
-# mypy: ignore-errors
 
 
 @triton.jit

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from ...attention.blocks import exact, global_hooks, plain, traced, transformed
+from ...attention.blocks import global_hooks, plain, traced, transformed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,8 +97,7 @@ def kernel_rows(rows: int) -> int:
     return -(-rows // step) * step
 
 
-_Copies = dict[tuple[Tensor, torch.dtype], tuple[Tensor, Tensor | None]]
-_copies: ContextVar[_Copies | None] = ContextVar("packed_weights", default=None)
+_copies: ContextVar[dict[Tensor, Tensor | None] | None] = ContextVar("packed_weights", default=None)
 
 
 @contextmanager
@@ -125,42 +124,24 @@ def linear(layer: nn.Linear, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*ro
 def multiply(
     x: Float[Tensor, "*rows in"], matrix: Float[Tensor, "out in"], bias: Float[Tensor, "out"] | None
 ) -> Float[Tensor, "*rows out"]:
-    """x Mᵀ + b; inside `packed_weights` by a packed copy of M, where that is faster.
-
-    Under autocast the copy has autocast's dtype, so a matrix is converted once and not at every step.
-    """
+    """x Mᵀ + b; inside `packed_weights` by a packed copy of M, where that is faster."""
     y = _packed_product(x, matrix, bias)
     return nn.functional.linear(x, matrix, bias) if y is None else y
 
 
 def _packed_product(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor | None:
-    """None where neither packing nor the conversion saves time, and for gradients, traces and other devices."""
+    """None where packing saves no time, and for gradients, autocast, traces and other devices."""
     copies = _copies.get()
-    if copies is None or torch.is_grad_enabled() or not _own(x, matrix) or x.shape[-1:] != matrix.shape[1:]:
+    if copies is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not _own(x, matrix):
         return None
-    lowered = torch.is_autocast_enabled("cpu")
-    if not x.device.type == matrix.device.type == "cpu" or not (
-        {x.dtype, matrix.dtype} <= _LOWERED if lowered else x.dtype == matrix.dtype
-    ):
+    if x.device != matrix.device or x.dtype != matrix.dtype or x.shape[-1:] != matrix.shape[1:]:
         return None
-    dtype = torch.get_autocast_dtype("cpu") if lowered else x.dtype
-    packs = pays(prod(x.shape[:-1]), matrix)
-    if not packs and matrix.dtype == dtype:
+    if not pays(prod(x.shape[:-1]), matrix):
         return None
-    copy, packed = copies.get((matrix, dtype), (None, None))
-    if copy is None:
-        copy = matrix.detach().to(dtype)
-    if packs and packed is None:
-        packed = pack(copy)
-    copies[matrix, dtype] = copy, packed
-    with exact(x.device):
-        bias = None if bias is None else bias.to(dtype)
-        if packs and packed is not None:
-            return product(x.to(dtype), packed, bias)
-        return nn.functional.linear(x.to(dtype), copy, bias)
-
-
-_LOWERED = {torch.float32, torch.bfloat16, torch.float16}  # dtypes that autocast converts; it leaves float64 as it is
+    if matrix not in copies:
+        copies[matrix] = pack(matrix)
+    packed = copies[matrix]
+    return None if packed is None else product(x, packed, bias)
 
 
 def _own(*tensors: Tensor) -> bool:

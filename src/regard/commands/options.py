@@ -1,4 +1,4 @@
-"""The Typer application, the options and the console that commands share."""
+"""The Typer application, the options that several commands take, and their console."""
 
 from __future__ import annotations
 
