@@ -1,9 +1,24 @@
-// Types of the viewer's JavaScript, by name in every module. The API's own come from its schema (api.d.ts).
-import type { components } from "./api";
-
+// Types of the viewer's JavaScript, by name in every module. The requests of the API are in api.d.ts, from its schema.
 declare global {
-  type About = components["schemas"]["ServerInfo"];
-  type ModelAbout = components["schemas"]["ModelSummary"];
+  /** GET /api/about: what the server has. */
+  interface About {
+    version: string;
+    models: ModelAbout[];
+    traces: { id: string; title: string; model: string; tokens: number; calls: number; faithful: boolean | null }[];
+    coming: number;
+    views: string[];
+    opening?: Record<string, any>;
+    limits: Record<string, number>;
+  }
+
+  interface ModelAbout {
+    name: string;
+    task: "translate" | "read" | "generate" | "classify" | "caption" | "listen";
+    title: string;
+    layers: number;
+    examples?: string[];
+    attends?: boolean;
+  }
 
   /** How far weights times values are from what the model computed. */
   interface Fidelity {
@@ -219,3 +234,5 @@ declare global {
     regard: object;
   }
 }
+
+export {};
