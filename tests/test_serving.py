@@ -395,7 +395,7 @@ def test_the_api_lists_every_status_that_it_answers_and_no_other(
     answered.append(status())
     listed = document["paths"]["/translate"]["post"]["responses"]
     assert set(listed) == {str(each) for each in answered}
-    assert set(document["paths"]["/metrics"]["get"]["responses"]) == {"200", "401", "403", "413", "421"}
+    assert set(document["paths"]["/metrics"]["get"]["responses"]) == {"200", "401", "403", "421"}
     assert "401" not in str(create_serve_app(model).openapi()["paths"])
     status_code, answer = ask(server, "/classify", {"texts": ["a"]})
     assert (status_code, "GET /openapi.json lists the routes" in answer["error"]) == (404, True)
@@ -405,11 +405,10 @@ def test_a_body_beyond_the_limit_is_refused_with_413(server: AppServer) -> None:
     before = requests(server, "/translate", 413)
     headers = {"Authorization": "Bearer secret", "Content-Type": "application/json"}
     chunks = (b" " * 65536 for _ in range(2 * serving.BODY // 65536))  # an iterator is sent without Content-Length
-    bodies = {"at most 1,048,576 are allowed": b" " * (8 * serving.BODY), "more than 1,048,576 bytes": chunks}
-    for message, body in bodies.items():
+    for body in (b" " * (8 * serving.BODY), chunks):
         answer = httpx.post(f"{server.address}/translate", content=body, headers=headers, timeout=60)
         assert answer.status_code == 413
-        assert message in answer.json()["error"]
+        assert "more than 1,048,576 bytes" in answer.json()["error"]
     assert requests(server, "/translate", 413) == before + 2
 
 

@@ -347,11 +347,11 @@ def create_serve_app(
         lifespan=lifespan,
     )
     app.state.model = model
-    refusals = (403, 413, 421) if token is None else (401, 403, 413, 421)
+    refusals = (403, 421) if token is None else (401, 403, 421)
     post: Callable[..., Any] = translations if model.task == "translate" else classifications
     for method, path, function, statuses in (
-        ("POST", f"/{model.task}", post, (*refusals, 422, 500, 503)),
-        ("GET", "/health", health, (403, 413, 421)),
+        ("POST", f"/{model.task}", post, (*refusals, 413, 422, 500, 503)),
+        ("GET", "/health", health, (403, 421)),
         ("GET", "/metrics", report_metrics, refusals),
     ):
         errors: dict[int | str, Any] = {status: ERRORS[status] for status in statuses}

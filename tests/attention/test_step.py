@@ -187,18 +187,18 @@ def test_what_cannot_be_is_refused() -> None:
 def test_triton_energies_follow_the_formula(dtype: torch.dtype) -> None:
     skip_without_triton()
     with interpreted():
-        from regard.attention.kernels import step_triton
+        from regard.attention.kernels import additive_triton
 
         torch.manual_seed(1)
         rounding = 2 * torch.finfo(dtype).eps
         q, keys, w, ge = (torch.randn(*shape).to(dtype) for shape in ((3, 20), (3, 19, 20), (20,), (3, 19)))
-        e = step_triton.energies(q, keys, w)
+        e = additive_triton.step_energies(q, keys, w)
         q64, k64, w64 = (x.double().requires_grad_() for x in (q, keys, w))
         want = torch.tanh(q64[:, None] + k64) @ w64
         torch.testing.assert_close(e.double(), want, rtol=1e-5, atol=1e-5)
         sums = torch.zeros(3, 19, 20)
         for _ in range(2):  # a second step adds to the same sums
-            to_q, to_w = step_triton.add_gradients(ge, q, keys, w, sums)
+            to_q, to_w = additive_triton.add_gradients(ge, q, keys, w, sums)
         wanted = grads((want * ge).sum(), q64, k64, w64)
         torch.testing.assert_close(to_q.double(), wanted[0], rtol=8 * rounding, atol=8 * rounding)
         torch.testing.assert_close((sums * w).double(), 2 * wanted[1], rtol=1e-4, atol=1e-4)
@@ -208,22 +208,22 @@ def test_triton_energies_follow_the_formula(dtype: torch.dtype) -> None:
 def test_triton_scores_read_a_tape_that_has_room_left() -> None:
     skip_without_triton()
     with interpreted():
-        from regard.attention.kernels import step_triton
+        from regard.attention.kernels import additive_triton
 
         torch.manual_seed(1)
         room, sums = torch.randn(3, 9, 20), torch.zeros(3, 9, 20)
         q, w, g = torch.randn(3, 20), torch.randn(20), torch.randn(3, 5)
         whole = room[:, :5].clone()
         torch.testing.assert_close(
-            step_triton.energies(q, room[:, :5], w),
+            additive_triton.step_energies(q, room[:, :5], w),
             torch.tanh(q[:, None] + whole) @ w,
             rtol=1e-5,
             atol=1e-5,
         )
         other = torch.zeros(3, 5, 20)
-        wanted = step_triton.add_gradients(g, q, whole, w, other)
-        torch.testing.assert_close(step_triton.add_gradients(g, q, room[:, :5], w, sums[:, :5]), wanted)
+        wanted = additive_triton.add_gradients(g, q, whole, w, other)
+        torch.testing.assert_close(additive_triton.add_gradients(g, q, room[:, :5], w, sums[:, :5]), wanted)
         torch.testing.assert_close(sums[:, :5], other)
         assert sums[:, 5:].abs().max() == 0
         with pytest.raises(ValueError, match="they must be equal"):
-            step_triton.add_gradients(g, q, room[:, :5], w, other)
+            additive_triton.add_gradients(g, q, room[:, :5], w, other)

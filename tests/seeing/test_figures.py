@@ -101,26 +101,22 @@ def test_no_head_at_all_is_refused() -> None:
         recorded()[0].plot([])
 
 
-np_picture_overlay = pytest.importorskip("numpy", reason="needs numpy")
-pytest.importorskip("matplotlib", reason="needs matplotlib")
-
-
 @pytest.mark.parametrize("ground", [0, 30, 255])
 def test_a_picture_is_veiled_where_nobody_looked(ground: int) -> None:
     """On a dark picture as on a light one, what was looked at can be told from what was not."""
-    picture, soft = np_picture_overlay.full((64, 64, 3), ground, np_picture_overlay.uint8), torch.full((4, 4), 0.01)
+    picture, soft = np.full((64, 64, 3), ground, np.uint8), torch.full((4, 4), 0.01)
     soft[1, 2] = 0.85
     shown = overlay(picture, soft).astype(int)
     assert shown.shape == (64, 64, 3)
     assert abs(shown[24, 40] - ground).max() <= 2  # the middle of the cell
     assert abs(shown[60, 4] - ground).min() > 70
-    assert len(np_picture_overlay.unique(shown)) > 10  # and smoothly between them
+    assert len(np.unique(shown)) > 10  # and smoothly between them
 
 
 def test_one_cell_is_drawn_as_the_square_it_is() -> None:
     hard = torch.zeros(4, 4)
     hard[1, 2] = 1
-    shown = overlay(np_picture_overlay.full((64, 64, 3), 255, np_picture_overlay.uint8), hard)
+    shown = overlay(np.full((64, 64, 3), 255, np.uint8), hard)
     assert (shown[16:32, 32:48] == 255).all()
     assert (shown == 255).sum() == 16 * 16 * 3
     assert largest_cell(hard, 64) == (32, 16, 16, 16)
@@ -130,7 +126,7 @@ def test_every_panel_has_a_frame_and_long_captions_an_end(tmp_path: Path) -> Non
     words = [f"w{n}" for n in range(MAX_WORDS + 17)]
     save_caption_figure(
         tmp_path / "a.svg",
-        np_picture_overlay.full((8, 8, 3), 255, np_picture_overlay.uint8),
+        np.full((8, 8, 3), 255, np.uint8),
         torch.rand(len(words), 2, 2),
         words,
     )

@@ -1,4 +1,4 @@
-"""Sparklines."""
+"""What the terminal shows: heatmaps and sparklines; and tables of results."""
 
 from __future__ import annotations
 
@@ -17,13 +17,6 @@ import regard
 from regard.seeing import terminal
 from regard.seeing.analysis import Patterns, TokenizedText
 from regard.seeing.terminal import ResultTable, heatmap, luminance, sparkline
-
-
-def test_bars_are_means_scaled_to_the_largest() -> None:
-    assert sparkline(torch.tensor([0.0, 1.0]), 4) == "  ██"
-    assert sparkline(torch.arange(120.0), 3) == "▂▅█"
-    assert sparkline(torch.zeros(5), 2) == "  "
-
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -195,7 +188,7 @@ def test_what_is_no_table_is_refused() -> None:
         ResultTable(TABLE).save("nowhere/table.csv")
 
 
-def test_what_was_seen_is_a_table() -> None:
+def test_what_was_seen_and_its_patterns_are_tables() -> None:
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2, enable_nested_tensor=False)
     with torch.no_grad(), regard.watch(model.eval()) as seen:
         model(torch.randn(1, 5, 8))
@@ -204,15 +197,15 @@ def test_what_was_seen_is_a_table() -> None:
     assert columns["queries"] == [5, 5]
     assert columns["faithful"] == [True, True]
     assert columns["fidelity"] == [call.fidelity().error for call in seen]
-
-
-def test_patterns_are_a_table() -> None:
-    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2, enable_nested_tensor=False)
-    with torch.no_grad(), regard.watch(model.eval()) as seen:
-        model(torch.randn(1, 5, 8))
     patterns = Patterns()
     patterns.add(seen, TokenizedText.from_ids([3, 1, 4, 1, 5]))
     columns = patterns.table().columns
     assert columns["head"] == [0, 1, 0, 1]
     assert columns["previous"] == [head.scores["previous"] for head in patterns.heads()]
     assert columns["p of previous"] == [head.p["previous"] for head in patterns.heads()]
+
+
+def test_bars_are_means_scaled_to_the_largest() -> None:
+    assert sparkline(torch.tensor([0.0, 1.0]), 4) == "  ██"
+    assert sparkline(torch.arange(120.0), 3) == "▂▅█"
+    assert sparkline(torch.zeros(5), 2) == "  "

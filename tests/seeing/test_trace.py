@@ -15,20 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import regard
 from regard import load_trace, watch
 from regard.seeing.analysis import ablate
 from regard.seeing.trace import ModuleDepths
 from regard.seeing.watch import named_parts
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.support.viewer_client import seen_of
 
 pytest.importorskip("safetensors", reason="needs safetensors")
 
 from safetensors.torch import load_file, save_file
-
-import regard
-from tests.support.viewer_client import seen_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

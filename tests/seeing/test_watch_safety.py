@@ -231,16 +231,6 @@ def test_a_model_whose_layers_have_a_forward_of_their_own_is_not_kept_alive() ->
     assert [reference() for reference in references] == [None, None, None]
 
 
-def test_a_model_is_not_kept_alive() -> None:
-    model = nn.Sequential(Kernel())
-    with watch(model):
-        pass
-    reference = weakref.ref(model)
-    del model
-    gc.collect()
-    assert reference() is None
-
-
 class MambaMixer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.cumsum(dim=-2)

@@ -102,7 +102,7 @@ def save_unfinished_run(folder: Path, model: EncoderDecoder, *kinds: str) -> Non
         snapshots.take(50, others)
         snapshots.take(100, others if "best" in kinds else model.state_dict())
     if "best" in kinds:
-        snapshots.take_best(75, model.state_dict())
+        snapshots.take(75, model.state_dict(), "best")
 
 
 def save_exported_run(folder: Path) -> Path:

@@ -145,7 +145,7 @@ class TestSnapshots:
         assert average["a"].dtype == torch.float32
         assert average["count"].item() == 4, "a number that is not learned is the last one's"
         for update in (2, 4):
-            snapshots.take_best(update, {"a": torch.tensor(float(update))})
+            snapshots.take(update, {"a": torch.tensor(float(update))}, "best")
         snapshots.forget(3, best=2)
         assert snapshots.average(snapshots.updates)["a"].tolist() == [2.0, 2.0], "the last three up to update 3"
         assert snapshots.best()["a"].item() == 2.0

@@ -31,7 +31,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from ..attention.blocks import TensorVersions
-from .interventions import EmbeddingHook, ModelIntervention, OutputRecorder, RowReplacement, Site, applied
+from .interventions import ModelIntervention, OutputRecorder, RowReplacement, Site, applied
 from .terminal import ResultTable, Tabular
 from .terminal import progress as progress_bar
 from .text_models import (
@@ -225,7 +225,16 @@ def effects(
     def changed(part: list[Site]) -> Float[Tensor, "sites b"]:
         """The metric with each of these sites changed, from one forward pass."""
         change = RowReplacement(model, part if embedding is None else [], batch, outputs, modules)
-        hook = EmbeddingHook(part, batch, embeddings)
+
+        def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+            """The embeddings with one token replaced in each part of the batch."""
+            assert embeddings is not None
+            output = output.clone()
+            for at, site in enumerate(part):
+                rows = slice(at * batch, (at + 1) * batch)
+                output[rows, site.token] = embeddings[:, site.token].to(output.dtype)
+            return output
+
         skipped = 0 if of == "tokens" else min(prefix.depth(site.module) for site in part)
         with applied(change), _hooked(embedding, hook), prefix.skipped(skipped, batch, len(part)):
             output = run_model(model, repeated(base, batch, len(part)))
@@ -263,16 +272,20 @@ class _Run:
 
 
 def _record(model: nn.Module, inputs: Inputs, embedding: nn.Module | None, gradients: bool = False) -> _Run:
-    recorder, hook = OutputRecorder(model, gradients), EmbeddingHook()
-    hook.gradients = gradients
+    recorder, embeddings = OutputRecorder(model, gradients), list[torch.Tensor]()
+
+    def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        embeddings.append(output.detach().requires_grad_() if gradients and not output.requires_grad else output)
+        return embeddings[-1].clone()  # the model may change what it gets in place
+
     with torch.set_grad_enabled(gradients), applied(recorder), _hooked(embedding, hook):
         output = run_model(model, inputs)
     if not recorder.outputs:
         raise ValueError(f"{type(model).__name__} called no attention that could be changed; see regard.watch")
-    return _Run(output, recorder.outputs, hook.output)
+    return _Run(output, recorder.outputs, embeddings[-1] if embeddings else None)
 
 
-def _hooked(module: nn.Module | None, hook: EmbeddingHook) -> Any:
+def _hooked(module: nn.Module | None, hook: Callable[..., Tensor]) -> Any:
     return nullcontext() if module is None else module.register_forward_hook(hook)
 
 

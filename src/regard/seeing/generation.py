@@ -19,9 +19,6 @@ from torch.nn.functional import pad
 from ..attention.masks import Mask, causal, dense
 from ..attention.modifiers import Bias, Modifier
 
-IN_ITS_OWN_CODE = "softmax in its own code"
-"""The origin of a call whose softmax stands in the module."""
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -33,6 +30,8 @@ if TYPE_CHECKING:
     from ..attention.masks import Interval
     from .call import Call
 
+IN_ITS_OWN_CODE = "softmax in its own code"
+"""The origin of a call whose softmax stands in the module."""
 CLOSED = -9984.0
 """A bias of this or less closes a key: masks written as numbers have −10⁴ (−9984 in bfloat16), −10⁹, the least number
 of their type, or −∞."""

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -209,27 +209,6 @@ class RowReplacement(ModelIntervention):
             closed[at, token] = True
         rows = closed.repeat_interleave(self.batch, dim=0)[:, None, None]
         return without_keys(rows, mask, is_causal, q), False
-
-
-class EmbeddingHook:
-    """A forward hook on the embedding: records its output, or replaces one token in each part of the batch."""
-
-    def __init__(self, sites: Sequence[Site] = (), batch: int = 0, replacement: Tensor | None = None) -> None:
-        self.sites, self.batch, self.replacement = sites, batch, replacement
-        self.output: Tensor | None = None
-        self.gradients = False
-
-    def __call__(self, module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        if self.replacement is None:
-            if self.gradients and not output.requires_grad:
-                output = output.detach().requires_grad_()
-            self.output = output
-            return output.clone()  # the model may change what it gets in place
-        output = output.clone()
-        for at, site in enumerate(self.sites):
-            rows = slice(at * self.batch, (at + 1) * self.batch)
-            output[rows, site.token] = self.replacement[:, site.token].to(output.dtype)
-        return output
 
 
 def by_heads(out: Tensor, dim: int, count: int | None) -> Float[Tensor, "b heads ..."]:

@@ -458,7 +458,9 @@ class DistanceDecay(Modifier):
 
 
 def _lightning(original: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:
-    """`forward` of a module with the parts `LIGHTNING`."""
+    """`forward` of a module with the parts `LIGHTNING`; of another kind if it has no decays."""
+    if not hasattr(module, "slope_rate"):
+        return original(module, *args, **kwargs)
     cache = kwargs.get("past_key_values")
     continued = cache is not None and isinstance(cache.get_linear_cache(module.layer_idx), torch.Tensor)
     result = original(module, *args, **kwargs)

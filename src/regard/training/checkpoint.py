@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from ..models.pretrained import Kind
     from .run import Run
 
     Weights = dict[str, Tensor]
@@ -227,13 +228,22 @@ class Checkpoints:
         """The updates that the average is over."""
         return [snapshot_update(file) for file in self._window()]
 
-    def take(self, update: int, weights: Weights) -> None:
-        """Older ones stay until `forget`: the checkpoints before may still refer to them."""
-        self._take(snapshot_file(self.folder, "update", update), weights)
+    def take(self, update: int, weights: Weights, kind: Kind = "update") -> None:
+        """Keep the weights of an update; `kind` is "best" for those with the best score so far.
 
-    def take_best(self, update: int, weights: Weights) -> None:
-        """As `take`, of the weights with the best score so far."""
-        self._take(snapshot_file(self.folder, "best", update), weights)
+        Older ones stay until `forget`: the checkpoints before may still refer to them.
+        """
+        from safetensors.torch import save_file
+
+        # The format does not allow tensors that share memory: the metadata names the one a tied table is equal to.
+        names: dict[object, str] = {}
+        firsts = {name: names.setdefault(_memory(tensor), name) for name, tensor in weights.items()}
+        tied = {name: first for name, first in firsts.items() if name != first}
+        stored = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items() if name not in tied}
+        path = snapshot_file(self.folder, kind, update)
+        with replacing_file(path) as unfinished:
+            save_file(stored, unfinished, tied)
+            self._digests[path.name] = sha256(unfinished)
 
     def average(self, updates: list[int]) -> Weights:
         """The mean of the weights after these updates, summed in float64, one file at a time."""
@@ -259,18 +269,6 @@ class Checkpoints:
         bests = (file for file in snapshot_files(self.folder, "best") if snapshot_update(file) == best)
         files = [*self._window(), *bests]
         return {file.name: self._digests.setdefault(file.name, sha256(file)) for file in files}
-
-    def _take(self, path: Path, weights: Weights) -> None:
-        from safetensors.torch import save_file
-
-        # The format does not allow tensors that share memory: the metadata names the one a tied table is equal to.
-        names: dict[object, str] = {}
-        firsts = {name: names.setdefault(_memory(tensor), name) for name, tensor in weights.items()}
-        tied = {name: first for name, first in firsts.items() if name != first}
-        stored = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items() if name not in tied}
-        with replacing_file(path) as unfinished:
-            save_file(stored, unfinished, tied)
-            self._digests[path.name] = sha256(unfinished)
 
 
 def read_checkpoint(file: Path) -> dict[str, Any]:

@@ -476,7 +476,9 @@ class CorpusPreparation:
             entry = Path(folder) / "entry"
             if self.cache.take("vocabularies", key, entry, self.say):
                 return TokenizerPair.load(entry)
-        sample = self._sample_size
+        # Labels, words and letters may be rare, so all rows are read for them.
+        has_pieces = recipe.tokenizer.kind in ("bpe", "unigram") and recipe.base_task != "classify"
+        sample = recipe.tokenizer.sample if has_pieces else 0
         sampled = sample and split.rows > sample
         if sampled:
             self.say(f"it is learned from {sample:,} of {split.rows:,} rows (tokenizer.sample)")
@@ -492,13 +494,6 @@ class CorpusPreparation:
         """What is done with the rows. A classifier of sounds has labels on one side, and no words on the other."""
         has_words = self.recipe.source.kind == "text" or self.recipe.base_task != "classify"
         return "learning the vocabulary" if has_words else "collecting the labels"
-
-    @property
-    def _sample_size(self) -> int:
-        """Rows that the vocabulary is learned from; 0: all. Labels, words and letters may be rare, so all are read."""
-        recipe = self.recipe
-        has_pieces = recipe.tokenizer.kind in ("bpe", "unigram") and recipe.base_task != "classify"
-        return recipe.tokenizer.sample if has_pieces else 0
 
     def _learn(self, pairs: Iterable[Pair]) -> TokenizerPair:
         recipe, how = self.recipe, self.recipe.tokenizer

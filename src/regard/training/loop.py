@@ -71,6 +71,7 @@ if TYPE_CHECKING:
 
     from ..data.batches import Batch
     from ..models.decoder import Loss
+    from ..models.pretrained import Kind
     from .batches import Corpora
     from .fitting import ProgressBar
     from .recipe_sections import TrainingSection
@@ -165,7 +166,7 @@ class Training:
                 self.validate()
             self.stops = self._is_over()
             if update % settings.save_every == 0 or last or self.stops:
-                self._take_snapshot()
+                self._keep("update")
                 self.save()
             if self.processes.world == 1:  # with several, all of them learned of it in `backward`
                 self.interrupted = self.signals.received
@@ -263,9 +264,7 @@ class Training:
         nll, score = self._measure()
         score = self.task.judged(score, nll)
         if self.standing.add(self.update, score, nll, self.settings):
-            weights = self._weights()
-            if self.processes.is_first:
-                self.checkpoints.take_best(self.update, weights)
+            self._keep("best")
         shown = [self.task.shown(each, judged=True) for each in (score, self.standing.best)]
         self._figures = f"{shown[0]}, best {shown[1]}"
         self._since += time.perf_counter() - began
@@ -339,10 +338,10 @@ class Training:
         self.bar.say(f"update {self.update:,} is saved")
         self.stops = True
 
-    def _take_snapshot(self) -> None:
+    def _keep(self, kind: Kind) -> None:
         weights = self._weights()
         if self.processes.is_first:
-            self.checkpoints.take(self.update, weights)
+            self.checkpoints.take(self.update, weights, kind)
 
     def _weights(self) -> dict[str, Tensor]:
         """All weights; of a sharded model, on the first process only, and every process must call this.
@@ -425,8 +424,8 @@ class Training:
         if changed:
             # Patience begins anew. The last score is looked up at the end, and another search may have another one.
             self.standing.poor = self.standing.since_cut = self.standing.last_update = 0
-            if "training.best" in changed:
-                self.standing.forget_best()
+            if "training.best" in changed:  # another measure cannot be compared with the scores so far
+                self.standing.best, self.standing.best_loss, self.standing.best_update = -math.inf, math.nan, 0
         if self.settings.ema:
             self.average = MovingAverage(self.model, self.settings.ema, state.get("average"))
         self.update, self._sums = update, state["sums"]
@@ -554,10 +553,6 @@ class ValidationState:
 
     def patience_is_over(self, settings: TrainingSection) -> bool:
         return 0 < settings.patience <= self.poor
-
-    def forget_best(self) -> None:
-        """Another measure cannot be compared with the scores so far."""
-        self.best, self.best_loss, self.best_update = -math.inf, math.nan, 0
 
 
 def is_better(result: tuple[float, float], other: tuple[float, float]) -> bool:

@@ -70,7 +70,8 @@ class Run:
         if folder.exists() and not _is_empty(folder):
             there = cls(folder, recipe)
             if not ((folder / RECIPE).is_file() and there.checkpoints.is_dir()):
-                raise ValueError(f"{folder} exists and is no run; {there.other_folder}")
+                how = " with --out" if there.has_recipe else ", the second argument of fit"
+                raise ValueError(f"{folder} exists and is no run; choose another folder{how}")
             # A run whose data could not be prepared (an error in a file, say) has nothing to lose.
             begun = there.data.exists() or any(there.checkpoints.iterdir())
             if begun and not force:
@@ -107,11 +108,6 @@ class Run:
         if self.has_recipe:
             return f"regard train --resume {self.folder}"
         return f"fit(model, {str(self.folder)!r}, resume=True, train=…, valid=…)"
-
-    @property
-    def other_folder(self) -> str:
-        """How to train into another folder, for messages."""
-        return "choose another folder" + (" with --out" if self.has_recipe else ", the second argument of fit")
 
     @staticmethod
     def recipe_file(folder: Path) -> Path:

@@ -179,9 +179,6 @@ class Guard:
             if not self.page:
                 advice = "send the header Authorization: Bearer TOKEN, with the token of regard serve"
             return 401, f"the token is missing or wrong; {advice}"
-        size, limit = int(headers.get("content-length", 0)), self._limit(path)
-        if size > limit:
-            return 413, f"the request has {size} bytes; at most {limit:,} are allowed"
         return None
 
     def _is_own(self, host: str) -> bool:
@@ -210,12 +207,9 @@ class Guard:
             return HTMLResponse((STATIC / "token.html").read_text(encoding="utf-8"), status)
         return JSONResponse({"error": reason}, status)
 
-    def _limit(self, path: str) -> int:
-        return UPLOAD if path in UPLOADS else self.body
-
     def _limited(self, request: Request, receive: Receive) -> Receive:
-        """Stop reading a body at its limit: a chunked body does not say its length."""
-        size, limit = 0, self._limit(request.scope["path"])
+        """Stop reading a body at its limit."""
+        size, limit = 0, UPLOAD if request.scope["path"] in UPLOADS else self.body
 
         async def read() -> Message:
             nonlocal size

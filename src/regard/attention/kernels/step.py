@@ -30,9 +30,9 @@ def energies(
 ) -> Float[Tensor, "batch queries places"]:
     """w · tanh(q_i + k_j), without a graph."""
     if q.shape[1] == 1 and has_triton(q):
-        from .step_triton import energies
+        from .additive_triton import step_energies
 
-        return energies(q[:, 0], keys, weight)[:, None]
+        return step_energies(q[:, 0], keys, weight)[:, None]
     with exact(q.device):
         return _tanh_(q[:, :, None] + keys[:, None]) @ weight
 
@@ -46,7 +46,7 @@ def energy_gradients(
 ) -> tuple[Float[Tensor, "batch queries d"], Float[Tensor, "d"]]:
     """The gradients of q and w. Adds Σ_i g_ij (1 − tanh²), which lacks the factor w, to `into_keys`."""
     if q.shape[1] == 1 and has_triton(q):
-        from .step_triton import add_gradients
+        from .additive_triton import add_gradients
 
         into_q, into_w = add_gradients(g[:, 0], q[:, 0], keys, weight, into_keys)
         return into_q[:, None], into_w

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...attention.kernels.step_triton import tanh
+from ...attention.kernels.additive_triton import tanh
 
 _BLOCK = 1024
 

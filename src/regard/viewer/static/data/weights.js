@@ -8,6 +8,9 @@ export const STRONGEST = 128;
 const KEPT = 1 << 24; // weights kept; the blocks longest unused go first
 
 export class Rows {
+  /** A name of what they are of. */
+  key = "";
+
   /** `arrived()` is called when rows that were asked for are there.
    *
    * @param {Context} context
@@ -15,8 +18,9 @@ export class Rows {
    * @param {number} entry
    * @param {() => void} arrived
    * @param {QueryParameters | null} target of contributions, which are shown instead of weights
+   * @param {number} size rows that are asked for together, at most
    */
-  constructor({ source, trace, fail }, call, entry, arrived, target = null) {
+  constructor({ source, trace, fail }, call, entry, arrived, target = null, size = 64) {
     this.source = source;
     this.call = call;
     this.entry = entry;
@@ -24,7 +28,7 @@ export class Rows {
     this.target = target;
     this.dense = target !== null || call.keys <= DENSE; // contributions are of short texts
     const width = call.heads * (this.dense ? call.keys : STRONGEST);
-    this.size = Math.max(1, Math.min(64, 2 ** Math.floor(Math.log2(BLOCK / width))));
+    this.size = Math.max(1, Math.min(size, 2 ** Math.floor(Math.log2(BLOCK / width))));
     const told = { arrived, failed: fail };
     const most = Math.max(2, Math.floor(KEPT / (this.size * width)));
     this.blocks = new Pieces((number, signal) => this.load(number, signal), { ...told, most });

@@ -1,6 +1,7 @@
 // The switch between "looks at" and "contributes to …", with the answer that is explained: shared by several views.
 import { latest } from "../data/sources.js";
 import { answerName, fetchAnswers, plain, positionLabels, targetOf, whyNot } from "../data/tokens.js";
+import { Rows } from "../data/weights.js";
 import { shade } from "../draw/alignments.js";
 import { callTable, choice, el, number, proofBadge, refill, segments } from "../draw/elements.js";
 
@@ -62,6 +63,19 @@ export class AnswerChoice {
   /** The parameters of requests for contributions; null where weights are shown. */
   get target() {
     return this.answers ? targetOf(this.answers) : null;
+  }
+
+  /** The rows of a call that are shown, of weights or of contributions: those of `before`, where they still are.
+   *
+   * @param {Rows | null} before @param {Call} call @param {() => void} arrived
+   */
+  rows(before, call, arrived) {
+    const entry = this.context.state.get().entry ?? 0;
+    const target = this.ofCall(call) && this.target;
+    const key = JSON.stringify([call.id, target]);
+    if (before?.key === key) return before;
+    before?.close();
+    return Object.assign(new Rows(this.context, call, entry, arrived, target), { key });
   }
 
   /** The largest contribution of a call, and its error. @param {Call} call */

@@ -1,7 +1,7 @@
 // Generation: a scrubber over the tokens a model wrote, and what each looked at while it was written.
 import { latest } from "../data/sources.js";
-import { callOf, fileParts, gather, plain, sideOf } from "../data/tokens.js";
-import { Links, Rows, STRONGEST } from "../data/weights.js";
+import { callOf, fileParts, plain, sideOf } from "../data/tokens.js";
+import { Links, STRONGEST } from "../data/weights.js";
 import { drawFlow, shade } from "../draw/alignments.js";
 import { inks, makeBoard, onPaper, painter, place as placeOf, sheet, write } from "../draw/canvas.js";
 import {
@@ -14,6 +14,7 @@ import {
   headsOn,
   number,
   Player,
+  refill,
   shareRow,
   signBar,
   sinkTick,
@@ -40,7 +41,7 @@ export const generation = {
 class Generation {
   /** @type {Call} */
   call;
-  /** @type {Rows} */
+  /** @type {import("../data/weights.js").Rows} */
   rows;
   /** @type {Links} */
   links;
@@ -113,7 +114,6 @@ class Generation {
       this.time,
     );
     this.answerChoice = new AnswerChoice(context, () => this.update(this.context.state.get()));
-    this.contributions = contributed(this);
     root.append(
       el("div.controls", this.callBox, this.buttons, this.sink, this.answerChoice.root, this.buttons.every),
       el("div.split", reading, this.aside),
@@ -127,19 +127,14 @@ class Generation {
     this.state = state;
     const found = callOf(this.trace, state);
     const call = this.wrote.includes(found) ? found : this.wrote[0];
-    if (call !== this.call) {
-      this.rows?.close();
+    const shown = { ...this.trace, calls: this.wrote };
+    refill(this.callBox, call.id, () => [callChoice(shown, call, (id) => this.context.state.set({ call: id }))]);
+    if (call !== this.call || this.level !== this.context.level) {
       this.call = call;
-      this.rows = new Rows(this.context, call, state.entry ?? 0, () => this.paint());
-      const shown = { ...this.trace, calls: this.wrote };
-      this.callBox.replaceChildren(callChoice(shown, call, (id) => this.context.state.set({ call: id })));
-    }
-    if (this.links?.rows !== this.rows || this.level !== this.context.level) {
       this.level = this.context.level;
       this.keySide = sideOf(this.trace, call, "key", this.level);
       // Each token written is a row of its own; words are only of what is looked at.
       this.querySide = sideOf(this.trace, call, "query", "token");
-      this.links = new Links(this.rows, this.querySide, this.keySide);
       this.written = written(this.trace, call, this.querySide);
       this.layText();
     }
@@ -153,8 +148,21 @@ class Generation {
     const words = `${this.step + 1} of ${this.written.length}: ${this.written[this.step].label}`;
     this.slider.setAttribute("aria-valuetext", words);
     this.answerChoice.update(call, this.written[this.step].row);
-    this.contributions.update();
+    this.showRows();
     this.paint();
+  }
+
+  /** The weights of this call, or its contributions to the token of this step. */
+  showRows() {
+    this.rows = this.answerChoice.rows(this.rows ?? null, this.call, () => this.paint());
+    if (this.links?.rows !== this.rows || this.links.keySide !== this.keySide)
+      this.links = new Links(this.rows, this.querySide, this.keySide);
+  }
+
+  /** Whether contributions are shown, or awaited. */
+  get signed() {
+    const { on, why, answers } = this.answerChoice;
+    return on && !why && (!answers || this.rows.signed);
   }
 
   layText() {
@@ -194,15 +202,17 @@ class Generation {
 
   // Drawing
 
-  /** What the token of one step looked at: the mean over the heads that are on, by label; null while it is fetched. */
+  /** What the token of one step looked at: the mean over the heads that are on, by label; null while it is fetched. Of
+   * contributions the sum.
+   */
   looked(step) {
-    if (this.contributions.on) return this.contributions.sums();
+    if (this.signed && !this.rows.signed) return null;
     const out = new Float32Array(this.keySide.labels.length);
     for (const head of this.active) {
       const found = this.links.from(head, this.written[step].row);
       if (!found) return null;
       found.keys.forEach((key, at) => {
-        out[key] += found.weights[at] / this.active.length;
+        out[key] += found.weights[at] / (this.rows.signed ? 1 : this.active.length);
       });
     }
     return out;
@@ -221,7 +231,7 @@ class Generation {
     const last = after ? `written after “${after}” (row ${row} of the weights)` : `row ${row} of the weights`;
     this.now.replaceChildren(el("strong", label), ` token ${this.step + 1} of ${this.written.length}, ${last}`);
     const most = largestSize(weights);
-    const signed = this.contributions.on;
+    const signed = this.signed;
     const unread = this.call.kind === "self" ? row + 1 : Infinity;
     this.spans.forEach((span, at) => {
       shade(span, this.amount(weights, at + this.first, most), palette, signed);
@@ -247,17 +257,28 @@ class Generation {
     return weights && most ? Math.sign(weights[at]) * Math.sqrt(Math.abs(weights[at]) / most) : 0;
   }
 
-  chartOn(ctx, width, height) {
-    drawChart(ctx, {
-      width,
-      height,
-      steps: this.written.length,
-      labels: this.keySide.labels.length,
-      now: this.step,
-      weightsOf: (step) => this.shown(step),
-      palette: this.context.palette,
-      accent: inks(this.chartBox).accent,
-    });
+  /** A column for each token written, and a row for each label that it could see. */
+  chartOn(pen, width, height) {
+    const { palette } = this.context;
+    pen.fillStyle = palette.ramp(0);
+    pen.fillRect(0, 0, width, height);
+    const across = width / this.written.length;
+    const labels = this.keySide.labels.length;
+    const bins = Math.min(labels, height);
+    for (let step = 0; step < this.written.length; step++) {
+      const most = new Float32Array(bins);
+      this.shown(step)?.forEach((weight, at) => {
+        const bin = Math.floor((at * bins) / labels);
+        most[bin] = Math.max(most[bin], weight);
+      });
+      most.forEach((weight, bin) => {
+        if (weight < 0.001) return;
+        pen.fillStyle = palette.ramp(Math.sqrt(weight));
+        pen.fillRect(step * across, (bin * height) / bins, Math.max(1, across - (across > 6 ? 1 : 0)), height / bins);
+      });
+    }
+    Object.assign(pen, { strokeStyle: inks(this.chartBox).accent, lineWidth: 2 });
+    pen.strokeRect(this.step * across, 1, across, height - 2);
   }
 
   // Export and tests
@@ -267,7 +288,7 @@ class Generation {
     const [width, colors, { palette }] = [this.chartBox.clientWidth + 40, inks(this.chartBox), this.context];
     const weights = this.shown(this.step);
     const most = largestSize(weights);
-    const signed = this.contributions.on;
+    const signed = this.signed;
     const items = this.keySide.labels
       .slice(this.first)
       .map((label, at) => ({ label, shade: this.amount(weights, at + this.first, most) }));
@@ -284,7 +305,7 @@ class Generation {
   }
 
   legend() {
-    if (!this.contributions.on) return { to: "1", words: "weight, square-root scale" };
+    if (!this.signed) return { to: "1", words: "weight, square-root scale" };
     const most = number(largestSize(this.shown(this.step)));
     const words = `contribution to ${this.answerChoice.name}, square-root scale`;
     return { signed: true, from: `−${most}`, to: most, words };
@@ -313,7 +334,7 @@ class Generation {
       step: this.step,
       written: this.written,
       active: this.active,
-      toward: this.contributions.on ? this.answerChoice.answers : null,
+      toward: this.signed ? this.answerChoice.answers : null,
       weights: weights && Array.from(weights),
       colors: this.spans.map((span) => span.style.background),
     };
@@ -325,7 +346,6 @@ class Generation {
     this.chart.close();
     this.next.close();
     this.answerChoice.close();
-    this.contributions.close();
     this.rows.close();
   }
 }
@@ -411,7 +431,7 @@ const LISTED = 10;
 
 /** The elements of the list. */
 function strongestKeys(view, weights) {
-  const signed = view.contributions.on;
+  const signed = view.signed;
   const size = (at) => (signed ? Math.abs(weights[at]) : weights[at]);
   const order = weights ? Array.from(weights.keys()).sort((a, b) => size(b) - size(a)) : [];
   const best = order.slice(0, LISTED).filter((at) => size(at) > 0);
@@ -443,76 +463,6 @@ function promptShare(view, weights) {
   if (view.rows.dense) return `${Math.round((100 * on) / all)} % of the weight is on the prompt.`;
   const known = `of a long text each head’s ${STRONGEST} strongest keys are counted`;
   return `At least ${Math.floor(100 * on)} % of the weight is on the prompt: ${known}.`;
-}
-
-// What each key contributed to the token of this step, for the Generation view.
-
-/** `view` has answerChoice, call, context, active (heads), keySide, written and step. */
-function contributed(view) {
-  let key = "";
-  /** @type {Rows | null} */
-  let rows = null;
-  const ready = () => {
-    const { target } = view.answerChoice;
-    return Boolean(view.answerChoice.ofCall(view.call)) && target?.position === view.written[view.step].row;
-  };
-  const close = () => {
-    rows?.close();
-    rows = null;
-  };
-  return {
-    /** Whether contributions are shown, not weights. */
-    get on() {
-      return view.answerChoice.on && !view.answerChoice.why && Boolean(view.answerChoice.ofCall(view.call) || rows);
-    },
-    /** The state changed, or an answer has come. */
-    update() {
-      const now = `${view.call.id} ${view.answerChoice.key}`;
-      if (view.answerChoice.on && (now === key || !ready())) return;
-      close();
-      key = now;
-      if (view.answerChoice.on)
-        rows = new Rows(view.context, view.call, 0, () => view.paint(), view.answerChoice.target);
-    },
-    /** The sum over the heads that are on, by label; null while it is fetched. */
-    sums() {
-      const own = ready() ? view.active.map((head) => rows?.row(head, view.written[view.step].row) ?? null) : [null];
-      if (own.includes(null)) return null;
-      const data = own.map((row) => /** @type {{data: Float32Array}} */ (row).data);
-      return gather(data, view.keySide.groups, true);
-    },
-    close,
-  };
-}
-
-/** `weightsOf(step)` are the weights of one step, or null while they are fetched; `now` is the step that is shown.
- *
- * @param {Pen} ctx
- * @param {{width: number, height: number, steps: number, labels: number, now: number, weightsOf: (step: number) => Float32Array | null,
- *   palette: Palette, accent: string}} chart
- */
-function drawChart(ctx, { width, height, steps, labels, now, weightsOf, palette, accent }) {
-  ctx.fillStyle = palette.ramp(0);
-  ctx.fillRect(0, 0, width, height);
-  const across = width / steps;
-  const bins = Math.min(labels, height);
-  for (let step = 0; step < steps; step++) {
-    const weights = weightsOf(step);
-    if (!weights) continue;
-    const most = new Float32Array(bins);
-    weights.forEach((weight, at) => {
-      const bin = Math.floor((at * bins) / labels);
-      most[bin] = Math.max(most[bin], weight);
-    });
-    most.forEach((weight, bin) => {
-      if (weight < 0.001) return;
-      ctx.fillStyle = palette.ramp(Math.sqrt(weight));
-      ctx.fillRect(step * across, (bin * height) / bins, Math.max(1, across - (across > 6 ? 1 : 0)), height / bins);
-    });
-  }
-  ctx.strokeStyle = accent;
-  ctx.lineWidth = 2;
-  ctx.strokeRect(now * across, 1, across, height - 2);
 }
 
 /** What stands where the model wrote nothing. */

@@ -2,7 +2,7 @@
 //
 // What all layers that are shown share, such as the tokens, the pins and what is hidden, is the view's.
 import { labelAt, layerTitle } from "../data/tokens.js";
-import { Links, Rows } from "../data/weights.js";
+import { Links } from "../data/weights.js";
 import { fit, inks, place, scrollingCanvas, shortened } from "../draw/canvas.js";
 import { bounded, el, headsOn } from "../draw/elements.js";
 
@@ -11,7 +11,7 @@ const NARROW = 520; // pixels: a phone
 export class LayerPanel {
   /** @type {Call} */
   call;
-  /** @type {Rows} */
+  /** @type {import("../data/weights.js").Rows} */
   rows;
   /** @type {Links | null} */
   links;
@@ -42,18 +42,12 @@ export class LayerPanel {
   /** Show a layer. `named`: there is another one beside it. @param {Call} call */
   show(call, named) {
     const { answerChoice, querySide, keySide, state } = this.view;
-    const key = answerChoice.ofCall(call) ? answerChoice.key : "";
-    if (call !== this.call || key !== this.rowsKey) {
-      this.rows?.close();
-      this.call = call;
-      this.rowsKey = key;
-      const target = key ? answerChoice.target : null;
-      this.rows = new Rows(this.context, call, state.entry ?? 0, () => this.paint(), target);
-      this.links = null;
-      this.last = null;
-    }
-    if (this.links?.querySide !== querySide || this.links?.keySide !== keySide)
-      this.links = new Links(this.rows, querySide, keySide);
+    const rows = answerChoice.rows(this.rows ?? null, call, () => this.paint());
+    if (rows !== this.rows) this.last = null;
+    if (rows !== this.rows || this.links?.querySide !== querySide || this.links?.keySide !== keySide)
+      this.links = new Links(rows, querySide, keySide);
+    this.call = call;
+    this.rows = rows;
     this.active = headsOn(call, state);
     this.colors = Array.from({ length: call.heads }, (_, head) => this.context.palette.head(head));
     this.title.hidden = !named;

@@ -2,17 +2,19 @@
 //
 // `panel` is that of one layer.
 import { latest } from "../data/sources.js";
-import { callPath, gather, isNumbered, layerTitle, plain, unknownNote } from "../data/tokens.js";
-import { STRONGEST } from "../data/weights.js";
+import { isNumbered, layerTitle, plain, unknownNote } from "../data/tokens.js";
+import { Links, Rows, STRONGEST } from "../data/weights.js";
 import { answerLine, barRow, counted, el, headChoice, number, signBar } from "../draw/elements.js";
 
 const LISTED = 8;
+/** @type {Record<string, "query" | "key">} */
+const ACROSS = { query: "key", key: "query" };
 
 /** The tokens the focused ones are linked to, the strongest first; `bring(label)` when one is clicked. */
 function summary(panel, focus, links, bring) {
   const { active, rows, view } = panel;
   const { side } = focus[focus.length - 1];
-  const opposite = side === "query" ? "key" : "query";
+  const opposite = ACROSS[side];
   const chosen = new Set(focus.filter((one) => one.side === side).map(({ at }) => at));
   const [own, other] = [side, opposite].map((which) => view.sideOf({ side: which }).labels);
   const best = strongest(panel, side, chosen, links);
@@ -112,7 +114,7 @@ function sums(panel, side, chosen, links) {
   const known = new Map();
   const among = panel.rows.signed ? 1 : panel.active.length * (side === "query" ? chosen.size : 1);
   for (const link of links) {
-    const [mine, theirs] = side === "query" ? [link.query, link.key] : [link.key, link.query];
+    const [mine, theirs] = [link[side], link[ACROSS[side]]];
     if (!chosen.has(mine)) continue;
     const found = known.get(theirs) ?? { at: theirs, weight: 0, most: 0, head: 0 };
     found.weight += link.weight / among;
@@ -149,8 +151,7 @@ function findings(panel, side, chosen, links) {
     if (!chosen.has(link[side]) || link.weight <= (best.get(link.head)?.weight ?? 0)) continue;
     best.set(link.head, link);
   }
-  const other = side === "query" ? "key" : "query";
-  const label = (link) => (side === "query" ? panel.view.keySide : panel.view.querySide).labels[link[other]];
+  const label = (link) => panel.view.sideOf({ side: ACROSS[side] }).labels[link[ACROSS[side]]];
   const name = headName(panel);
   return [...best.values()]
     .sort((a, b) => b.weight - a.weight)
@@ -225,7 +226,7 @@ export function difference(panels) {
   const all = [...new Set(weights.flatMap((layer) => [...layer.keys()]))];
   if (!all.length) return [];
   const most = all.reduce((best, at) => (gap(at) > gap(best) ? at : best));
-  const label = (side === "query" ? panels[0].view.keySide : panels[0].view.querySide).labels[most];
+  const label = panels[0].view.sideOf({ side: ACROSS[side] }).labels[most];
   const name = ({ trace, call }) => layerTitle(trace, call).replace(/^Layer /, "layer\u00a0");
   const shares = panels.map((panel, at) => `${number(of(most)[at])} in ${name(panel)}`);
   const text = `The largest difference: “${label}” ${side === "query" ? "gets" : "gives"} ${shares.join(" and ")}.`;
@@ -237,24 +238,24 @@ export function said(panel, { side, at }, links) {
   const best = links
     .filter((link) => link[side] === at)
     .reduce((most, link) => (link.alpha > (most?.alpha ?? 0) ? link : most), null);
-  const own = side === "query" ? panel.view.querySide : panel.view.keySide;
-  if (!best) return `${own.labels[at]}, ${at}`;
-  const other = side === "query" ? panel.view.keySide.labels[best.key] : panel.view.querySide.labels[best.query];
+  const { labels } = panel.view.sideOf({ side });
+  if (!best) return `${labels[at]}, ${at}`;
+  const other = panel.view.sideOf({ side: ACROSS[side] }).labels[best[ACROSS[side]]];
   const looks = side === "query" ? "looks most at" : "is looked at most by";
   const verb = panel.rows.signed ? (side === "query" ? "gets most from" : "gives most to") : looks;
-  return `${own.labels[at]}, ${at}: ${verb} ${other}, ${number(best.weight)}, head ${best.head}`;
+  return `${labels[at]}, ${at}: ${verb} ${other}, ${number(best.weight)}, head ${best.head}`;
 }
 
 const HEADS_LISTED = 5;
 const LAYERS = 64; // asked at most
-const WHOLE = 2048; // queries up to which what all of them give to one key is asked
 
 /** `view` is the Heads view: its context, trace, call, sides, pins and what is hidden. */
 class StrongestHeads {
   constructor(view) {
     this.view = view;
     this.root = el("section.strongest", { "aria-label": "Strongest heads of all layers", hidden: true });
-    this.request = latest();
+    /** @type {{call: Call, rows: Rows, links: Links}[]} */
+    this.layers = [];
     /** What is listed, for tests. @type {{call: Call, head: number, at: number, weight: number}[]} */
     this.best = [];
   }
@@ -262,91 +263,71 @@ class StrongestHeads {
   /** List the heads for the token that was chosen last. */
   show() {
     const { view } = this;
-    const pin = view.pins.at(-1) ?? null;
+    const { querySide, keySide, call: own } = view;
+    const entry = view.state.entry ?? 0;
+    this.pin = view.pins.at(-1) ?? null;
     const calls = view.trace.calls.filter(
-      (call) => call.query_side === view.call.query_side && call.key_side === view.call.key_side,
+      (call) => call.query_side === own.query_side && call.key_side === own.key_side,
     );
-    const possible = pin && calls.length > 1 && calls.length <= LAYERS && !view.rows.signed;
-    const stamp = possible ? JSON.stringify([pin, view.level, view.mutes, view.state.entry, calls[0].id]) : "";
+    const possible = this.pin && calls.length > 1 && calls.length <= LAYERS && !view.rows.signed;
+    const stamp = possible ? JSON.stringify([this.pin, view.level, view.mutes, entry, calls[0].id]) : "";
     if (stamp === this.stamp) return;
     this.stamp = stamp;
-    this.request.end();
-    this.best = [];
+    this.close();
     this.root.hidden = true;
-    if (possible && (pin.side === "query" || view.call.queries <= WHOLE)) this.load(calls, pin).catch(() => {}); // a file may hold maps only: nothing is listed
+    const context = { ...view.context, fail() {} }; // a file may hold maps only: nothing is listed
+    this.layers = (possible ? calls : []).map((call) => {
+      const rows = new Rows(context, call, entry, () => this.list(), null, 1);
+      return { call, rows, links: new Links(rows, querySide, keySide) };
+    });
+    this.list();
   }
 
-  async load(calls, pin) {
-    const { view } = this;
-    const { querySide, keySide, muted, mutedQueries } = view;
-    const group = view.sideOf(pin).groups[pin.at];
-    const span = `${group[0]}:${group[group.length - 1] + 1}`;
-    const part = pin.side === "query" ? { rows: span } : { cols: span };
-    const params = { entry: view.state.entry ?? 0, ...part, type: "float16" };
-    const { source } = view.context;
-    const paths = calls.map((call) => `${callPath(view.trace, call)}/weights`);
-    const answers = await this.request((signal) =>
-      Promise.all(paths.map((path) => source.array(path, params, signal))),
-    );
-    if (!answers) return;
-    const [others, hidden] = pin.side === "query" ? [keySide.groups, muted] : [querySide.groups, mutedQueries];
-    const found = answers.flatMap(({ data, shape: [heads, rows, columns] }, at) =>
-      Array.from({ length: heads }, (_, head) => {
-        const matrix = data.subarray(head * rows * columns, (head + 1) * rows * columns);
-        const weights = pin.side === "query" ? rowMean(matrix, columns, others) : columnSums(matrix, columns, others);
-        return { call: calls[at], head, ...largest(weights, hidden) };
+  /** Of each head the strongest link of the token, once all are here. */
+  list() {
+    const { view, pin } = this;
+    const found = pin ? this.layers.flatMap(({ call, links }) => strongestLinks(view, call, links, pin)) : [];
+    if (!pin || !found.length || found.includes(null)) return;
+    this.best = /** @type {typeof this.best} */ (found).sort((a, b) => b.weight - a.weight).slice(0, HEADS_LISTED);
+    const { labels } = view.sideOf({ side: ACROSS[pin.side] });
+    const rows = this.best.map(({ call, head, at, weight }) =>
+      barRow({
+        label: `${layerTitle(view.trace, call)} ${pin.side === "query" ? "→" : "←"} ${labels[at]}`,
+        at,
+        weight,
+        share: weight / (this.best[0].weight || 1),
+        head: chip(view, head),
+        title: `${layerTitle(view.trace, call)}, head ${head}: open it alone`,
+        run: () => view.context.state.set({ call: call.id, head, heads: [head] }),
       }),
     );
-    this.best = found.sort((a, b) => b.weight - a.weight).slice(0, HEADS_LISTED);
-    const labels = (pin.side === "query" ? keySide : querySide).labels;
-    this.root.replaceChildren(
-      el("h3", `Strongest heads of all ${calls.length} layers`),
-      el(
-        "div.bars",
-        ...this.best.map(({ call, head, at, weight }) =>
-          barRow({
-            label: `${layerTitle(view.trace, call)} ${pin.side === "query" ? "→" : "←"} ${labels[at]}`,
-            at,
-            weight,
-            share: weight / (this.best[0].weight || 1),
-            head: chip(view, head),
-            title: `${layerTitle(view.trace, call)}, head ${head}: open it alone`,
-            run: () => view.context.state.set({ call: call.id, head, heads: [head] }),
-          }),
-        ),
-      ),
-    );
+    this.root.replaceChildren(el("h3", `Strongest heads of all ${this.layers.length} layers`), el("div.bars", ...rows));
     this.root.hidden = false;
   }
 
   close() {
-    this.request.end();
+    for (const { rows } of this.layers) rows.close();
+    this.layers = [];
+    this.best = [];
   }
 }
 
-/** [queries of one group × keys] → the mean over the queries, by labels of the keys. */
-function rowMean(matrix, columns, groups) {
-  const rows = Array.from({ length: matrix.length / columns }, (_, i) =>
-    matrix.subarray(i * columns, (i + 1) * columns),
-  );
-  return gather(rows, groups);
-}
-
-/** [queries × keys of one group] → the sum over the keys, by labels of the queries: of each the mean. */
-function columnSums(matrix, columns, groups) {
-  return Float32Array.from(groups, (rows) => {
-    let sum = 0;
-    for (const i of rows) for (let j = 0; j < columns; j++) sum += matrix[i * columns + j];
-    return sum / rows.length;
+/** [{call, head, at, weight}], null where it is on its way; what is hidden is left out. */
+function strongestLinks({ muted, mutedQueries, querySide }, call, links, pin) {
+  const all = Array.from({ length: call.heads }, (_, head) => head);
+  if (pin.side === "query")
+    return all.map((head) => {
+      const found = links.from(head, pin.at);
+      const at = found?.keys.findIndex((key) => !muted.has(key)) ?? -1;
+      return found && { call, head, at: found.keys[at] ?? 0, weight: found.weights[at] ?? 0 };
+    });
+  const weights = links.rows.dense ? links.to(pin.at, []) : null;
+  const count = querySide.labels.length;
+  return all.map((head) => {
+    const own = weights?.subarray(head * count, (head + 1) * count).map((x, at) => (mutedQueries.has(at) ? 0 : x));
+    const weight = own && Math.max(...own);
+    return own ? { call, head, at: own.indexOf(weight), weight } : null;
   });
-}
-
-function largest(weights, hidden) {
-  let best = { at: 0, weight: 0 };
-  weights.forEach((weight, at) => {
-    if (weight > best.weight && !hidden.has(at)) best = { at, weight };
-  });
-  return best;
 }
 
 // "What if": silence a head or hide a word, run the model again, and see what it predicts and which heads changed.
@@ -528,8 +509,8 @@ export class HeadsAside {
     const { view } = this;
     const { pins, mutes, level } = view;
     const panels = view.panels.filter((panel) => panel.last);
-    const drawn = panels.map(({ call, active, rowsKey, last: { focus, links, waiting } }) => [
-      ...[call.id, active, rowsKey, focus, links.length, waiting],
+    const drawn = panels.map(({ active, rows, last: { focus, links, waiting } }) => [
+      ...[active, rows.key, focus, links.length, waiting],
     ]);
     const key = JSON.stringify([pins, mutes, level, view.panels.length, drawn]);
     if (!panels.length || key === this.listed) return;

@@ -29,7 +29,7 @@ class SoundView {
 
   constructor(root, context) {
     this.context = context;
-    /** @type {Awaited<ReturnType<typeof record>> | null} */
+    /** @type {AbortController | null} */
     this.recording = null;
     this.answer = null;
     this.at = null;
@@ -79,12 +79,12 @@ class SoundView {
 
   /** Three seconds from the microphone, or less where it is stopped. */
   async recordSound() {
-    if (this.recording) return this.recording.stop();
+    if (this.recording) return this.recording.abort();
+    this.recording = new AbortController();
+    this.mic.textContent = "Stop";
+    this.status.textContent = "Recording: say a digit …";
     try {
-      this.recording = await record();
-      this.mic.textContent = "Stop";
-      this.status.textContent = "Recording: say a digit …";
-      await this.listen(await this.recording.sound);
+      await this.listen(await record(this.recording.signal));
     } catch (error) {
       this.context.fail(new Error(`There is no sound from the microphone: ${error.message}`));
     } finally {
@@ -243,7 +243,7 @@ class SoundView {
   }
 
   destroy() {
-    this.recording?.stop();
+    this.recording?.abort();
     this.request.end();
     cancelAnimationFrame(this.frame);
     this.audio.pause();
@@ -255,31 +255,26 @@ class SoundView {
 
 const LONGEST = 3000; // milliseconds
 
-/** Records until `stop()` is called or three seconds are over; `sound` is the file.
- *
- * @returns {Promise<{stop: () => void, sound: Promise<Blob>}>}
- */
-async function record() {
+/** The sound of the microphone until `signal` ends it or three seconds are over. @param {AbortSignal} signal */
+async function record(signal) {
   const stream = await navigator.mediaDevices.getUserMedia({ audio: true });
   const recorder = new MediaRecorder(stream);
   const parts = [];
   recorder.addEventListener("dataavailable", (event) => parts.push(event.data));
   const ended = new Promise((resolve) => recorder.addEventListener("stop", resolve));
-  const stop = () => recorder.state !== "inactive" && recorder.stop();
-  const timer = setTimeout(stop, LONGEST);
   recorder.start();
-  const sound = ended.then(async () => {
-    clearTimeout(timer);
-    for (const track of stream.getTracks()) track.stop();
-    const context = new AudioContext();
-    try {
-      const audio = await context.decodeAudioData(await new Blob(parts).arrayBuffer());
-      return wavFile(audio.getChannelData(0), audio.sampleRate);
-    } finally {
-      context.close();
-    }
-  });
-  return { stop, sound };
+  const end = AbortSignal.any([signal, AbortSignal.timeout(LONGEST)]);
+  if (end.aborted) recorder.stop();
+  end.addEventListener("abort", () => recorder.stop());
+  await ended;
+  for (const track of stream.getTracks()) track.stop();
+  const context = new AudioContext();
+  try {
+    const audio = await context.decodeAudioData(await new Blob(parts).arrayBuffer());
+    return wavFile(audio.getChannelData(0), audio.sampleRate);
+  } finally {
+    context.close();
+  }
 }
 
 /** Samples from −1 to 1 as a WAV file of 16 bits and one channel. @param {Float32Array} samples @param {number} rate */

@@ -344,7 +344,6 @@ export function gathered(answer, level) {
     columns: columns.map(label(answer.source)),
     copies: copyShares(answer.generation, rows),
     weights: answer.weights ? rows.map((row) => columns.map((column) => mean(row, column))) : null,
-    rowOf: (piece) => rows.findIndex((row) => row.includes(piece)),
   };
 }
 
