@@ -1,5 +1,4 @@
-"""Recurrent decoders: without attention (Cho et al. 2014; Sutskever et al. 2014), and with attention before their
-steps (Bahdanau et al. 2015), between two of them (Nematus) or afterwards (Luong et al. 2015)."""
+"""Recurrent decoders without attention (Cho et al. 2014; Sutskever et al. 2014), and what all of them share."""
 
 from __future__ import annotations
 
@@ -11,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.energies import Additive, Concat, Dot, General
-from ..attention.masks import dense
-from ..attention.step import Memory, attend_step
+from ..attention.step import Memory
 from ..layers.kernels.packed import Dropout, linear
-from ..layers.recurrent import Hidden, LocalAttention, RecurrentCell, loop_dtype, wide
+from ..layers.recurrent import Hidden, RecurrentCell, loop_dtype, wide
 from .base import CellKind  # noqa: TC001  read at run time
 from .decoder import Decoder, DecoderConfig, DecoderOutput, State, beam_rows, output_matrix
 from .encoders import drop_words, token_embedding
@@ -80,6 +78,9 @@ class RecurrentDecoderConfig(DecoderConfig):
         return []
 
     def build(self, vocabulary: int, memory: int, longest: int) -> RecurrentDecoder:
+        from .bahdanau import BahdanauDecoder, ConditionalDecoder
+        from .luong import LuongDecoder
+
         kinds = {"bahdanau": BahdanauDecoder, "conditional": ConditionalDecoder, "luong": LuongDecoder}
         return kinds.get(self.attention, RecurrentDecoder)(self, vocabulary, memory)
 
@@ -252,90 +253,3 @@ class RecurrentDecoder(LoopDecoder):
         joined = linear(self.join, torch.cat([part.to(y.dtype) for part in parts], -1))
         maxout = self.config.readout == "maxout"
         return self.dropout(joined.unflatten(-1, (-1, 2)).amax(-1) if maxout else torch.tanh(joined))  # type: ignore[no-any-return]
-
-
-class BahdanauDecoder(RecurrentDecoder):
-    """Neural machine translation by jointly learning to align and translate (Bahdanau, Cho & Bengio 2015, A.2.2):
-
-    c_t = attend(h_{t−1}, annotations),  h_t = cell([y_{t−1}; c_t], h_{t−1})
-    """
-
-    def __init__(self, config: RecurrentDecoderConfig, vocabulary: int, memory: int) -> None:
-        super().__init__(config, vocabulary, memory, late=memory)
-
-    def next(self, gates: Float[Tensor, "rows gates"], state: RecurrentState) -> RecurrentStep:
-        assert state.memory is not None
-        context, weights = attend_step(state.h, state.memory)  # [rows, annotation], [rows, places]
-        hidden = self.cells[0](gates, state.hidden[0], context, mask=state.masks[0])
-        return RecurrentStep(self.stacked(state, hidden), context, weights)
-
-
-class ConditionalDecoder(RecurrentDecoder):
-    """The conditional GRU attends between two steps (Firat and Cho 2016; Nematus, Sennrich et al. 2017, section 2):
-
-    h'_t = cell₁(y_{t−1}, h_{t−1}),  c_t = attend(h'_t, annotations),  h_t = cell₂(c_t, h'_t)
-    """
-
-    def __init__(self, config: RecurrentDecoderConfig, vocabulary: int, memory: int) -> None:
-        super().__init__(config, vocabulary, memory)
-        self.second = RecurrentCell(config.cell, 0, memory, config.width)
-
-    def next(self, gates: Float[Tensor, "rows gates"], state: RecurrentState) -> RecurrentStep:
-        assert state.memory is not None
-        between, mask = self.cells[0](gates, state.hidden[0], mask=state.masks[0]), state.masks[-1]
-        query = between[0] if mask is None else between[0] * mask
-        context, weights = attend_step(query, state.memory)
-        hidden = self.second(None, between, context, mask=mask)
-        return RecurrentStep(self.stacked(state, hidden), context, weights)
-
-
-class LuongDecoder(RecurrentDecoder):
-    """h_t = cell([y_{t−1}; h̃_{t−1}], h_{t−1}),  c_t = attend(h_t, annotations),  h̃_t = tanh(W [c_t; h_t])
-
-    h̃_{t−1} is an input with input feeding (section 3.3). The words are predicted from h̃_t.
-    """
-
-    def __init__(self, config: RecurrentDecoderConfig, vocabulary: int, memory: int) -> None:
-        super().__init__(config, vocabulary, memory, late=config.width if config.input_feeding else 0)
-        self.local = None if config.scope == "global" else LocalAttention(config.width, config.window, config.scope)
-
-    def readers(self, vocabulary: int, memory: int) -> tuple[nn.Linear, nn.Linear]:
-        width = self.config.width
-        return nn.Linear(memory + width, width, bias=False), output_matrix(width, vocabulary)
-
-    def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> RecurrentState:
-        state = super().start(annotations, beams=beams, steps=steps)
-        position = None if self.local is None else torch.zeros_like(annotations.lengths)
-        return replace(state, fed=torch.zeros_like(state.hidden[-1][0]), position=position)
-
-    def next(self, gates: Float[Tensor, "rows gates"], state: RecurrentState) -> RecurrentStep:
-        hidden = self.cells[0](gates, state.hidden[0], state.fed, mask=state.masks[0])
-        after = self.stacked(state, hidden)
-        h = after.hidden[-1][0]
-        context, weights = self.attend(h, state)
-        fed = torch.tanh(linear(self.join, torch.cat([context, h.to(context.dtype)], -1)))
-        position = None if state.position is None else state.position + 1
-        return RecurrentStep(replace(after, fed=fed, position=position), context, weights)
-
-    def attend(
-        self, h: Float[Tensor, "rows width"], state: RecurrentState
-    ) -> tuple[Float[Tensor, "rows memory"], Float[Tensor, "rows places"]]:
-        """To all annotations, or to those around a place (section 3.2)."""
-        memory = state.memory
-        assert memory is not None
-        if self.local is None or state.position is None:
-            return attend_step(h, memory)
-        beams = h.unflatten(0, (-1, state.beams))
-        places = torch.arange(memory.places, device=h.device)
-        closed, scale = self.local(beams, state.position, memory.lengths, places)
-        if scale is None:
-            return attend_step(h, memory, mask=dense(closed == 0))
-        # Not reported to a watch: weights that are scaled after the softmax are those of no normalizer.
-        w = torch.softmax(memory.energies(memory.query(beams)) + closed, -1) * scale
-        return memory.mix(w).flatten(0, 1), w.flatten(0, 1)
-
-    def features(
-        self, y: Float[Tensor, "rows time embedding"], steps: list[RecurrentStep]
-    ) -> Float[Tensor, "rows time width"]:
-        h = torch.stack([step.state.fed for step in steps if step.state.fed is not None], 1)
-        return self.dropout(h)  # type: ignore[no-any-return]
