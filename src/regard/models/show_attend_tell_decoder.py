@@ -174,8 +174,8 @@ class ShowAttendTellDecoder(LoopDecoder):
         if self.training and self.config.attention == "hard":
             expected = torch.rand(len(summary), device=summary.device) < self._share()
         h, c = (wide(torch.tanh(first(summary))).repeat_interleave(beams, 0) for first in (self.first_h, self.first_c))
-        kept = summary.to(dtype) if memory is None else None
-        return ShowAttendTellState([(h, c)], memory, kept, [None], beams=beams, expected=expected)
+        mean = summary.to(dtype) if memory is None else None
+        return ShowAttendTellState([(h, c)], memory, mean, [None], beams=beams, expected=expected)
 
     def next(self, gates: Float[Tensor, "rows gates"], state: RecurrentState) -> RecurrentStep:
         step = self.look(state.h, cast("ShowAttendTellState", state))
