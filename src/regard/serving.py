@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Request, Response
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from pydantic import BaseModel, Field
 from starlette.middleware.gzip import GZipMiddleware
 
@@ -152,6 +153,7 @@ class Batches:
         self.model, self.metrics, self.size, self.wait, self.room = model, metrics, batch, wait, queue
         self.queues: list[list[WaitingText]] = [[] for _ in range(model.threads)]
         self.changed = [asyncio.Event() for _ in self.queues]
+        metrics.waiting.set_function(lambda: self.waiting)
 
     @property
     def waiting(self) -> int:
@@ -199,9 +201,9 @@ class Batches:
     async def _compute(self, batch: list[WaitingText]) -> None:
         began = time.perf_counter()
         answers = await asyncio.to_thread(self._answers, batch)
-        self.metrics.add("regard_texts_total", value=len(batch))
-        self.metrics.observe("regard_batch_size", len(batch))
-        self.metrics.observe("regard_batch_seconds", time.perf_counter() - began)
+        self.metrics.texts.inc(len(batch))
+        self.metrics.sizes.observe(len(batch))
+        self.metrics.batch_seconds.observe(time.perf_counter() - began)
         for text, answer in zip(batch, answers, strict=True):
             if not text.answer.done():
                 set_it = text.answer.set_exception if isinstance(answer, Exception) else text.answer.set_result
@@ -224,46 +226,24 @@ class Batches:
             return [stopped] * len(batch)
 
 
-BOUNDS = {
-    "regard_batch_size": (1, 2, 4, 8, 16, 32, 64, 128, 256),
-    "regard_batch_seconds": (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
-    "regard_request_seconds": (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
-}
-"""Of each histogram; the other metrics are counters."""
-
-
 class Metrics:
-    """What `GET /metrics` reports, in the text format of Prometheus."""
+    """What `GET /metrics` reports."""
 
     def __init__(self) -> None:
-        self.values: dict[str, dict[str, float]] = {
-            name: {} for name in ("regard_requests_total", "regard_texts_total", *BOUNDS)
-        }
-
-    def add(self, name: str, series: str = "", value: float = 1) -> None:
-        """To a series of a metric, which `series` tells from others: a suffix or labels."""
-        self.values[name][series] = self.values[name].get(series, 0) + value
-
-    def observe(self, name: str, value: float) -> None:
-        """How many values are at most each bound, their sum, and their count."""
-        for bound in BOUNDS[name]:
-            self.add(name, f'_bucket{{le="{bound}"}}', value <= bound)
-        self.add(name, '_bucket{le="+Inf"}')
-        self.add(name, "_sum", value)
-        self.add(name, "_count")
+        self.registry = CollectorRegistry()
+        named: dict[str, Any] = {"namespace": "regard", "registry": self.registry}
+        self.requests = Counter("requests_total", "Answers by route and status", ("route", "status"), **named)
+        self.seconds = Histogram("request_seconds", "From a request for texts to its answer", **named)
+        self.texts = Counter("texts_total", "Texts computed", **named)
+        self.waiting = Gauge("queue_length", "Texts that wait or are computed", **named)
+        self.sizes = Histogram("batch_size", "Texts of a batch", buckets=[2**n for n in range(9)], **named)
+        self.batch_seconds = Histogram("batch_seconds", "To compute a batch", **named)
 
     def observe_request(self, path: str, status: int, seconds: float, *, task: str) -> None:
         route = path if path in (task, "/health", "/metrics", "/openapi.json") else "other"
-        self.add("regard_requests_total", f'{{route="{route}",status="{status}"}}')
+        self.requests.labels(route, status).inc()
         if path == task:
-            self.observe("regard_request_seconds", seconds)
-
-    def text(self, waiting: int) -> str:
-        lines = [f"# TYPE regard_queue_length gauge\nregard_queue_length {waiting}\n"]
-        for name, series in self.values.items():
-            kind = "histogram" if name in BOUNDS else "counter"
-            lines += [f"# TYPE {name} {kind}\n", *(f"{name}{x} {n:.10g}\n" for x, n in series.items())]
-        return "".join(lines)
+            self.seconds.observe(seconds)
 
 
 Text = Annotated[str, Field(min_length=1, max_length=CHARACTERS, pattern=r"\S")]
@@ -336,7 +316,7 @@ def create_serve_app(
 
     async def report_metrics() -> Response:
         """Counters and histograms in the text format of Prometheus."""
-        return Response(metrics.text(batches.waiting), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     app = FastAPI(
         title=f"regard serve {model.name}",
