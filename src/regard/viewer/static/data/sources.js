@@ -89,8 +89,17 @@ export function keyOf(path, params = {}) {
 /** The numbers of an answer: bytes, or floats as Float32. */
 export function decoded(buffer, type) {
   if (type === "uint8") return new Uint8Array(buffer);
-  if (type === "float16") return new Float32Array(new Float16Array(buffer));
+  if (type === "float16") return halves(new Uint16Array(buffer));
   return new Float32Array(buffer);
+}
+
+/** Float16 → Float32. Not every browser has Float16Array. */
+function halves(bits) {
+  return Float32Array.from(bits, (bits) => {
+    const [sign, exponent, fraction] = [bits & 0x8000 ? -1 : 1, (bits >> 10) & 31, bits & 1023];
+    if (exponent === 31) return fraction ? NaN : sign * Infinity;
+    return exponent ? sign * 2 ** (exponent - 15) * (1 + fraction / 1024) : sign * 2 ** -24 * fraction;
+  });
 }
 
 const PAUSES = [250, 500, 1000, 2000, 4000]; // milliseconds before a busy server is asked again
