@@ -29,7 +29,7 @@ from regard.models import EncoderDecoder, RecurrentDecoderConfig
 from regard.special_tokens import END, PAD
 from regard.training import scores
 from regard.training.corpora import read
-from regard.training.run import Run
+from regard.training.run_folder import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

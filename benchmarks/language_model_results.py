@@ -78,7 +78,7 @@ def run(experiment: Experiment) -> dict[str, str]:
 
 def _tokens(folder: Path) -> int:
     """Predicted in one update."""
-    from regard.training.run import Run
+    from regard.training.run_folder import Run
 
     recipe = Run.open(folder).recipe
     block = recipe.data.longest

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import linear
 
-from regard.layers.kernels import packed
-from regard.layers.kernels.packed import pack, pays, product
+from regard.layers.kernels.cpu import pack, pays, product
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +91,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.exact:
-        packed.kernel_rows = lambda rows: rows
+        cpu.kernel_rows = lambda rows: rows
     if arguments.memory:
         memory()
     else:

@@ -28,9 +28,9 @@ import torch
 from regard.plugins import allow_plugins
 from regard.special_tokens import BEGIN, END, PAD
 from regard.training import fit
-from regard.training.batches import UpdateBatches
 from regard.training.recipe_files import load_recipe
 from regard.training.tasks import TranslateTask
+from regard.training.update_batches import UpdateBatches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.prepare_pairs import write_pairs
 from regard.data import EncodedCorpus, TokenizerPair
 from regard.data.batches import Batches
-from regard.data.blocks import CorpusPart, PairStream
+from regard.data.corpus_stream import CorpusPart, PairStream
 
 TOKENS = 25_000  # of a batch
 PROCESSES = 8

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
-    from regard.viewer.traces import TraceView
+    from regard.viewer.trace_view import TraceView
 
 LONG, LONGEST = 16_384, 131_072
 TILE = 256
@@ -42,7 +42,7 @@ def serve() -> None:
     from regard.seeing.text_models import load_text_model
     from regard.viewer.library import Library
     from regard.viewer.server import Server
-    from regard.viewer.traces import TraceView
+    from regard.viewer.trace_view import TraceView
 
     minilm = load_text_model("minilm")
     ids = torch.randint(1000, 30000, (512,), generator=torch.Generator().manual_seed(0))
@@ -60,7 +60,7 @@ def random_trace(tokens: int) -> TraceView:
     from regard.attention.energy_matrix import EnergyMatrix
     from regard.seeing import Seen
     from regard.seeing.call import Call
-    from regard.viewer.traces import TraceView
+    from regard.viewer.trace_view import TraceView
 
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 2, tokens, 64) for _ in range(3))

@@ -32,9 +32,9 @@ CALLS = re.compile(
 """What reads data, or runs code."""
 
 LOADERS = {
-    "commands/models.py": "a folder of a model of regard",
+    "commands/run_models.py": "a folder of a model of regard",
     "data/corpora/opinions.py": "TOML of the package",
-    "data/corpora/phrasebook/phrases.py": "TOML of the package",
+    "data/corpora/phrasebook/linked_phrases.py": "TOML of the package",
     "data/encoding.py": "JSON, and arrays of numbers mapped as raw bytes: not .npy, so no objects; JSON of a tokenizer",
     "data/media.py": "Pillow, with a list of formats: never EPS, for which it would start Ghostscript; libsndfile",
     "data/rows.py": "JSON; pyarrow ≥ 17, and `datasets` ≥ 4 from a saved folder or from data files of a dataset; "
@@ -47,20 +47,20 @@ LOADERS = {
     "files.py": "JSON",
     "learn/check.py": "TOML of the package",
     "models/picture_encoders.py": "torch.load with weights_only=True",
-    "models/pretrained.py": "JSON and safetensors; model types are a fixed list; plug-ins (plugins.py) need the user's "
+    "models/saved_weights.py": "JSON and safetensors; model types are a fixed list; plug-ins (plugins.py) need the user's "
     "permission, by the name of their package",
     "seeing/corpus.py": "JSON and safetensors",
     "seeing/storage.py": "JSON and safetensors; the parts are a fixed list",
     "seeing/text_models.py": "transformers, trust_remote_code=False unless the caller says True",
     "seeing/trace.py": "JSON and safetensors; the parts are a fixed list",
-    "training/batches.py": "JSON",
+    "training/update_batches.py": "JSON",
     "training/checkpoint.py": "torch.load with weights_only=True, and safetensors",
     "training/evaluation.py": "TOML",
     "training/own_model.py": "TOML; safetensors, or `from_pretrained` of the caller's own class",
     "training/parameters.py": "the `tokenizers` library, from JSON; a folder of a model of regard",
     "training/recipe_files.py": "TOML",
     "training/results.py": "JSON",
-    "training/run.py": "TOML",
+    "training/run_folder.py": "TOML",
     "viewer/export.py": "JSON of its own server",
     "viewer/model_routes.py": "JSON that ships",
 }
@@ -137,7 +137,7 @@ class TestPickles:
     def test_checkpoint(self, format: str, wire: Path, tmp_path: Path) -> None:
         from regard.training.checkpoint import Checkpoints
         from regard.training.recipe_files import load_recipe
-        from regard.training.run import Run
+        from regard.training.run_folder import Run
 
         run = Run.create(load_recipe("bahdanau-phrasebook"), tmp_path / "run")
         run.last.write_bytes(formats(wire)[format])

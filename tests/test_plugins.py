@@ -31,7 +31,7 @@ from regard.data import Pair
 from regard.data.tokenizer import Tokenizer
 from regard.layers.pooling import MeanPooling
 from regard.models import Annotations, Encoder, EncoderConfig, HeadConfig
-from regard.models.base import masked_mean, zero_padding
+from regard.models.configurations import masked_mean, zero_padding
 from regard.training.recipe_sections import PluginData
 from regard.training.tasks import ClassifyTask
 

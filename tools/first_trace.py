@@ -13,7 +13,7 @@ import shutil
 import torch
 
 from regard.seeing.text_models import load_text_model
-from regard.viewer.traces import FOLDER, MODEL, TEXT
+from regard.viewer.trace_view import FOLDER, MODEL, TEXT
 
 LARGEST = 300_000
 """Bytes of all its files."""

@@ -155,7 +155,7 @@ def save(frames: list[bytes], path: Path) -> None:
 
 def main() -> None:
     from regard.viewer.library import Library, installed_models
-    from regard.viewer.traces import STATE, first_trace
+    from regard.viewer.trace_view import STATE, first_trace
 
     library = Library([first_trace()], [model for model in installed_models() if model.task in ("translate", "read")])
     library.opening = STATE

@@ -71,7 +71,7 @@ def main() -> None:
 def library_for(place: Path) -> tuple[Library, dict[str, str]]:
     """What there is to look at, and the ids of the traces."""
     from regard.viewer.library import Library, installed_models, model_at
-    from regard.viewer.traces import STATE, first_trace
+    from regard.viewer.trace_view import STATE, first_trace
 
     listener(place / "tones")
     models = [model for model in installed_models() if model.task != "listen"]  # digits are other people's voices

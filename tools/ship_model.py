@@ -18,7 +18,7 @@ from regard.decoding.load_model_and_tokenizers import SHIPPED
 from regard.files import write_text
 from regard.training.evaluation import TaskEvaluation, evaluate_loaded, pairs_of_run
 from regard.training.recipe import recipe_toml
-from regard.training.run import Run
+from regard.training.run_folder import Run
 
 if TYPE_CHECKING:
     from regard.training.evaluation import TranslationEvaluation

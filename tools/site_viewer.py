@@ -22,7 +22,7 @@ import regard
 from regard.decoding.load_model_and_tokenizers import load
 from regard.decoding.onnx import export_onnx
 from regard.viewer import guard
-from regard.viewer import traces as first_trace
+from regard.viewer import trace_view as first_trace
 from regard.viewer.export import trace_responses
 from regard.viewer.inside import inside_view
 from regard.viewer.library import Library, ModelEntry, installed_models
@@ -34,7 +34,7 @@ from .viewer_javascript import bundled
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from regard.viewer.traces import TraceView
+    from regard.viewer.trace_view import TraceView
 
 ROOT = Path(__file__).parent.parent
 RUNTIME = ROOT / "node_modules" / "onnxruntime-web" / "dist"

@@ -29,7 +29,7 @@ from regard.models import (
     TransformerEncoderConfig,
     encoder_decoder,
 )
-from regard.models.base import SOURCES
+from regard.models.configurations import SOURCES
 
 PAGE = Path(__file__).parent.parent / "docs" / "systems.md"
 WIDTH = 32

@@ -43,7 +43,7 @@ import urllib.request
 import torch, regard
 from torch import nn
 from regard.viewer.library import Library
-from regard.viewer.traces import TraceView
+from regard.viewer.trace_view import TraceView
 from regard.viewer.server import serving
 model = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2).eval()
 with torch.no_grad(), regard.watch(model) as seen:  # "watch" walks through this

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 MOVED = {
     "regard.data.inverse_document_frequency": "regard.data.tokenizer_pair",
     "regard.layers.log_mel": "regard.layers.sound",
-    "regard.models.annotations": "regard.models.base",
+    "regard.models.annotations": "regard.models.configurations",
     "regard.seeing.alignment.word_alignment": "regard.seeing.align",
     "regard.seeing.capture.huggingface_text_model": "regard.seeing.text_models",
     "regard.seeing.drawing.picture_overlay": "regard.seeing.figures",
     "regard.training.score.forced_alignment": "regard.training.evaluation",
     "regard.viewer.data.library": "regard.viewer.library",
-    "regard.viewer.data.trace_view": "regard.viewer.traces",
+    "regard.viewer.data.trace_view": "regard.viewer.trace_view",
     "regard.viewer.http.server": "regard.viewer.server",
 }
 

@@ -74,7 +74,7 @@ def minilm() -> Seen:
 def library(minilm: Seen) -> Library:
     """A trace of MiniLM and one of each translator that ships; and the models themselves."""
     from regard.viewer.library import Library, installed_models
-    from regard.viewer.traces import TraceView
+    from regard.viewer.trace_view import TraceView
 
     library = Library([TraceView.of(minilm, "MiniLM")], installed_models())
     for model in [x for x in library.models.values() if x.task == "translate" and x.attends]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from regard.viewer.contributions import Target, contribution_run, trace_answers
+from regard.viewer.answer_contributions import Target, contribution_run, trace_answers
 from regard.viewer.library import Library, installed_models
 from regard.viewer.server import serving
-from regard.viewer.traces import TraceView
+from regard.viewer.trace_view import TraceView
 from tests.support.browser_page import drawn, look, on_model_worker
 from tests.support.viewer_client import seen_of
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
-    from regard.viewer.contributions import ContributionRun
+    from regard.viewer.answer_contributions import ContributionRun
     from regard.viewer.server import Server
 
 

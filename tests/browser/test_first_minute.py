@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from regard.viewer.library import Library, installed_models
-from regard.viewer.traces import STATE, TEXT, first_trace
+from regard.viewer.trace_view import STATE, TEXT, first_trace
 from tests.support.browser_page import drawn, link, look
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from regard import watch
-from regard.viewer.traces import TraceView
+from regard.viewer.trace_view import TraceView
 from tests.support.browser_page import drawn, look
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from torch import nn
 
 from regard import attend, causal, watch
 from regard.seeing.align import word_weights
-from regard.viewer.traces import TokenLabels, TraceView
+from regard.viewer.trace_view import TokenLabels, TraceView
 from tests.support.browser_page import drawn, look, on_model_worker, settle
 from tests.support.heads_page import CALL, HALF, READY, same, weights
 

@@ -61,7 +61,7 @@ def own(long: Seen, minilm: Seen, pieces: Seen) -> Iterator[tuple[Server, str, s
     """A server with a long trace and MiniLM's, and their ids; and one of words in pieces."""
     from regard.viewer.library import Library
     from regard.viewer.server import serving
-    from regard.viewer.traces import TraceView
+    from regard.viewer.trace_view import TraceView
 
     traces = [TraceView.of(long, "long"), TraceView.of(minilm, "MiniLM"), TraceView.of(pieces, "pieces")]
     with serving(Library(traces)) as server:
@@ -248,7 +248,7 @@ def test_another_trace_is_compared_by_the_same_text(page: Page) -> None:
     """The second trace's tokens are those of the text that is looked at, or of its last."""
     from regard.viewer.library import Library
     from regard.viewer.server import serving
-    from regard.viewer.traces import TraceView
+    from regard.viewer.trace_view import TraceView
 
     traces = []
     for name, batch in (("a", 3), ("b", 2)):

@@ -12,7 +12,7 @@ from torch import nn
 
 from regard import watch
 from regard.seeing.analysis import Patterns
-from regard.viewer.traces import TraceView
+from regard.viewer.trace_view import TraceView
 from tests.support.browser_page import drawn, look, on_model_worker
 
 if TYPE_CHECKING:

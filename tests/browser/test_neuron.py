@@ -9,7 +9,7 @@ from torch import nn
 
 from regard import Additive, attend, causal, watch
 from regard.attention.energies import TanhForm
-from regard.viewer.traces import TraceView
+from regard.viewer.trace_view import TraceView
 from tests.support.browser_page import drawn, look
 
 if TYPE_CHECKING:

@@ -86,7 +86,7 @@ def vision() -> Seen:
 def own(captioner: Path, vision: Seen) -> Iterator[tuple[Server, str]]:
     from regard.viewer.library import Library, model_at
     from regard.viewer.server import serving
-    from regard.viewer.traces import TraceView
+    from regard.viewer.trace_view import TraceView
 
     trace = TraceView.of(vision, "ViT", grid=(GRID, GRID))
     with serving(Library([trace], [model_at(str(captioner))])) as server:

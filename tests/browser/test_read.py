@@ -13,7 +13,7 @@ from regard.decoding import load_model_and_tokenizers
 from regard.decoding.classification import classify
 from regard.models import Classifier, ClassifierConfig, HeadConfig, RecurrentEncoderConfig
 from regard.seeing.align import sum_by_word
-from regard.viewer.traces import TokenLabels
+from regard.viewer.trace_view import TokenLabels
 from tests.support.browser_page import drawn, look
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from regard.data.corpora import phrasebook, scenes, tones
 from regard.data.media import SoundReader
 from regard.decoding import load_model_and_tokenizers
 from regard.viewer import model_routes as outputs
-from regard.viewer.contributions import next_tokens
+from regard.viewer.answer_contributions import next_tokens
 from regard.viewer.inside import inside_view, neuron_view
 from regard.viewer.library import Library, installed_models
-from regard.viewer.traces import first_trace
+from regard.viewer.trace_view import first_trace
 from tests.support.browser_page import drawn
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from regard.commands import app
-from regard.commands.models import CAPTIONER
+from regard.commands.run_models import CAPTIONER
 from regard.data import Tokenizer, TokenizerPair
 from regard.data.corpora import scenes
 from regard.data.media import FORMATS, PictureReader

@@ -1,7 +1,7 @@
 """First runs on one's own data, as a user types them.
 
 Fine-tuning, extending a run and plug-ins: tests/training/test_fine_tuning.py,
-tests/training/test_run.py, tests/test_plugins.py.
+tests/training/test_run_folder.py, tests/test_plugins.py.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.decoding import Hypothesis, Sample, search
 from regard.decoding.beam import Beam, History, Ranking, advance, topk
 from regard.models import EncoderDecoder, EncoderDecoderConfig
-from regard.models.base import Annotations
+from regard.models.configurations import Annotations
 from regard.models.decoder import Decoder, DecoderOutput, State
 from tests.support.small_models import DECODERS, ENCODERS, batch
 from tests.support.small_models import VOCABULARY as TOKENS

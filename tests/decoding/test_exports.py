@@ -20,7 +20,7 @@ from regard.decoding.load_model_and_tokenizers import (
     record_run_exports,
 )
 from regard.models import load
-from regard.models.pretrained import weights_sha256
+from regard.models.saved_weights import weights_sha256
 from tests.support.small_translators import save_exported_run
 
 if TYPE_CHECKING:

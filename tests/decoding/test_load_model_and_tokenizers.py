@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from regard.decoding import load_model_and_tokenizers
-from regard.models import EncoderDecoder, EncoderDecoderConfig, pretrained
-from regard.models.pretrained import snapshot_file
+from regard.models import EncoderDecoder, EncoderDecoderConfig
+from regard.models.saved_weights import snapshot_file
 from tests.support.small_translators import (
     DECODERS,
     ENCODERS,

@@ -17,7 +17,7 @@ from regard.models import EncoderDecoder, EncoderDecoderConfig
 from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, batch
 
 if TYPE_CHECKING:
-    from regard.models.base import Annotations
+    from regard.models.configurations import Annotations
 
 
 def _model(decoder: str, seed: int = 0, device: str = "cpu") -> EncoderDecoder:

@@ -70,7 +70,7 @@ def traces(chance: Random, folder: Path) -> None:
 
 def _open_trace(trace: Path) -> None:
     import regard
-    from regard.viewer.traces import TraceView
+    from regard.viewer.trace_view import TraceView
 
     seen = regard.load_trace(trace)
     repr(seen)

@@ -351,7 +351,7 @@ class Viewer:
     def start(self) -> None:
         from regard.viewer.library import Library, installed_models
         from regard.viewer.server import serving
-        from regard.viewer.traces import TraceView
+        from regard.viewer.trace_view import TraceView
 
         view = TraceView.of(attend_energies())
         self.server = self.closing.enter_context(serving(Library([view], installed_models())))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import regard
 from regard.layers import LSTMN, LocalAttention, RecurrentCell, RecurrentLayer
 from regard.models import EncoderDecoder, EncoderDecoderConfig, LSTMNDecoderConfig, NoEncoderConfig
-from regard.models.base import Annotations
+from regard.models.configurations import Annotations
 from regard.models.lstmn_decoder import LSTMNDecoder
 from tests.support.gradients import grads, leaf
 from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, batch

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from regard import watch
 from regard.seeing.analysis import ablate
-from regard.seeing.generation import CLOSED
+from regard.seeing.generation_passes import CLOSED
 from regard.seeing.interventions import Ablation
 
 

@@ -20,7 +20,7 @@ pytest.importorskip("fastapi", reason="needs the extra `view`")
 from regard.viewer.library import Library
 from regard.viewer.responses import request
 from regard.viewer.server import create_app
-from regard.viewer.traces import TraceView
+from regard.viewer.trace_view import TraceView
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

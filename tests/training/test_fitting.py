@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from regard.models import HeadConfig, Loss, RecurrentEncoderConfig
-from regard.models.pretrained import weights_sha256
+from regard.models.saved_weights import weights_sha256
 from regard.training import Run, fit, fitting, recipe_files
 from regard.training.recipe_sections import RecipeError
 from regard.training.tasks import TrainingLoss

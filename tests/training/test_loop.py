@@ -11,7 +11,7 @@ import torch
 from regard.data import TokenizerPair
 from regard.decoding import translate
 from regard.models import Classifier, EncoderDecoder, load
-from regard.models.pretrained import snapshot_files
+from regard.models.saved_weights import snapshot_files
 from regard.training import Run, fit, recipe_files
 from regard.training.checkpoint import Checkpoints
 from regard.training.devices import one_thread

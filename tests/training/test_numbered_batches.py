@@ -23,7 +23,7 @@ from torch.utils.data import (
 from regard.training import fit
 from regard.training.own_model import LoaderBatches, ModelRecipe, ModelTask, numbered_batches
 from regard.training.recipe_sections import TrainingSection
-from regard.training.run import learning_curve
+from regard.training.run_folder import learning_curve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

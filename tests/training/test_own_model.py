@@ -17,7 +17,7 @@ from regard.training import Run, fit
 from regard.training.checkpoint import read_checkpoint
 from regard.training.own_model import ModelData, ModelRecipe
 from regard.training.recipe_sections import RecipeError
-from regard.training.run import learning_curve
+from regard.training.run_folder import learning_curve
 
 if TYPE_CHECKING:
     from collections.abc import Callable

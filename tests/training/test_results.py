@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import save_file
 
-from regard.models.pretrained import weights_sha256
+from regard.models.saved_weights import weights_sha256
 from regard.training import Run, recipe_files
 from regard.training.evaluation import TaskEvaluation
 from regard.training.results import (

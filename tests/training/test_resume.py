@@ -274,7 +274,7 @@ def test_a_checkpoint_is_read_without_running_what_is_in_it(straight: Path, tmp_
 
 
 def test_a_run_can_be_used_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from regard.training.run import Run, anchored
+    from regard.training.run_folder import Run, anchored
 
     monkeypatch.chdir(tmp_path)
     recipe = recipe_files.load_recipe(

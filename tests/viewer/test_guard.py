@@ -17,7 +17,7 @@ import pytest
 from regard.viewer import guard
 from regard.viewer.library import SAMPLES, Library, installed_models
 from regard.viewer.server import Server, loopback, serving
-from regard.viewer.traces import TraceView
+from regard.viewer.trace_view import TraceView
 from tests.support.viewer_client import answered, client_of, seen_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 
 from regard.viewer.library import Library
 from regard.viewer.server import Server, serving
-from regard.viewer.traces import TraceView
+from regard.viewer.trace_view import TraceView
 from tests.support.viewer_client import answered, array_of, get, seen_of
 
 LENGTH = 2500

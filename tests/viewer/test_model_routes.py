@@ -24,7 +24,7 @@ from regard.viewer import guard
 from regard.viewer.library import SAMPLES, Library, ModelEntry, installed_models, model_at
 from regard.viewer.responses import request
 from regard.viewer.server import create_app, serving
-from regard.viewer.traces import TraceView
+from regard.viewer.trace_view import TraceView
 from tests.support.viewer_client import answered, client_of, error_of, get, json_of, post, seen_of
 
 if TYPE_CHECKING:

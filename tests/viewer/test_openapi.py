@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 
 from regard.viewer.library import Library
 from regard.viewer.server import serving
-from regard.viewer.traces import TraceView
+from regard.viewer.trace_view import TraceView
 from tests.support.viewer_client import app_of, seen_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from regard.viewer.library import Library
 from regard.viewer.responses import SCRIPT, STATIC, STYLES, view_names
 from regard.viewer.server import serving
-from regard.viewer.traces import TraceView
+from regard.viewer.trace_view import TraceView
 from tests.golden.make import difference
 from tests.support.viewer_client import client_of, seen_of
 from tools import viewer_javascript

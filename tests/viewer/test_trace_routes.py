@@ -13,11 +13,11 @@ from regard.attention import Contributions
 from regard.seeing import load_trace
 from regard.seeing.analysis import Patterns
 from regard.viewer import guard, model_routes, trace_routes
-from regard.viewer.contributions import contribution_run, trace_answers
+from regard.viewer.answer_contributions import contribution_run, trace_answers
 from regard.viewer.guard import RequestError
 from regard.viewer.library import Library, installed_models
 from regard.viewer.server import create_app
-from regard.viewer.traces import TokenLabels, TraceView
+from regard.viewer.trace_view import TokenLabels, TraceView
 from tests.support.viewer_client import WORDS, app_of, array_of, error_of, get, json_of, post, seen_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from .blocks import exact, grid, positions, readable, unravel
+from .common import exact, grid, positions, readable, unravel
 from .energies import DotForm, PairForm
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from .blocks import Index
+    from .common import Index
     from .energies import Energy, EnergyForm
     from .masks import Interval, Mask
     from .modifiers import Modifier

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from .blocks import (
+from .common import (
     Part,
     at_each_index,
     batch_and_head,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Int
     from torch import Tensor
 
-    from .blocks import Batch
+    from .common import Batch
 
     Interval = tuple[Tensor, Tensor]
     MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]

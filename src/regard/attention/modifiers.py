@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
-from .blocks import (
+from .common import (
     Part,
     at_each_index,
     batch_and_head,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from .blocks import Batch
+    from .common import Batch
     from .energies import Energy, EnergyForm
 
     Layout = Literal["half", "interleaved"]

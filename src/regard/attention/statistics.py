@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from .blocks import positions, span, traced
+from .common import positions, span, traced
 from .normalizers import RowState, Softmax, largest, mark_empty
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from .blocks import Index
+    from .common import Index
     from .energy_matrix import EnergyMatrix
     from .normalizers import Normalizer
     from .weights import Weights

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from . import statistics
-from .blocks import TensorVersions, as_range, exact, positions, readable, select, span
+from .common import TensorVersions, as_range, exact, positions, readable, select, span
 from .energy_matrix import EnergyMatrix
 from .kernels import statistics as kernels
 from .normalizers import RowState, Unchanged, mark_empty

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import data, models, see, train, translate  # noqa: F401  each registers its commands
+from . import data_and_demo, run_models, see, train, translate  # noqa: F401  each registers its commands
 from .options import app
 
 __all__ = ["app"]

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from ..decoding.answers import AnswerInputs
+    from ..decoding.answer_scores import AnswerInputs
     from ..seeing.corpus import Sums
     from ..seeing.effects import Effects
     from ..seeing.trace import Seen
     from ..viewer.library import Library, ModelEntry
-    from ..viewer.traces import TraceView
+    from ..viewer.trace_view import TraceView
 
 
 @app.command()
@@ -90,7 +90,7 @@ def _watch_huggingface(name: str, text: str, second: str | None, device: str, tr
 
 def _watch_own(name: str, text: str, second: str | None, device: str) -> Seen:
     from ..decoding import load_model_and_tokenizers
-    from ..decoding.answers import TASKS, reads_file, watch_file, watch_text
+    from ..decoding.answer_scores import TASKS, reads_file, watch_file, watch_text
 
     if second is not None:
         raise ValueError(f"{name} reads one sentence; --with is for models that read pairs")
@@ -271,7 +271,7 @@ def effects(
 def _language_model(name: str, device: str, trust_remote_code: bool) -> tuple[nn.Module, Callable[[str], AnswerInputs]]:
     """A model that continues a text, of Hugging Face or of regard, and the next tokens that it may give to a text."""
     from ..decoding import load_model_and_tokenizers
-    from ..decoding.answers import text_model_answers, writer_answers
+    from ..decoding.answer_scores import text_model_answers, writer_answers
     from ..seeing.text_models import load_text_model
 
     if load_model_and_tokenizers.is_own_model(name):
@@ -420,7 +420,7 @@ def _library(what: str | None, texts: list[str], second: str | None) -> Library:
     """The traces and models of the page: of a trace (or two), or of a model that reads the first text."""
     from ..seeing.storage import load_trace
     from ..viewer.library import Library, installed_models, model_at
-    from ..viewer.traces import STATE, TraceView, first_trace
+    from ..viewer.trace_view import STATE, TraceView, first_trace
 
     if what is None:
         library = Library([first_trace()], installed_models())
@@ -451,8 +451,8 @@ def _library(what: str | None, texts: list[str], second: str | None) -> Library:
 
 def _read_file(library: Library, model: ModelEntry, file: str) -> TraceView:
     """The trace of a captioner or a classifier of sounds that reads a file."""
-    from ..decoding.answers import watch_file
-    from ..viewer.traces import TraceView
+    from ..decoding.answer_scores import watch_file
+    from ..viewer.trace_view import TraceView
 
     seen, grid = watch_file(library.loaded(model), file)
     seen.model = model.name

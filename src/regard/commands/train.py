@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..data.rows import Pair
     from ..decoding.load_model_and_tokenizers import Pretrained
-    from ..training.run import Run
+    from ..training.run_folder import Run
 
 
 @app.command()
@@ -69,7 +69,7 @@ def train(
         raise ValueError(f"{resume} is no run: there is no such folder")
     from ..training.devices import ignore_signals
     from ..training.fitting import fit
-    from ..training.run import RECIPE, Run
+    from ..training.run_folder import RECIPE, Run
 
     with recipe_errors():
         if resume is None:
@@ -394,7 +394,7 @@ def break_it(
     check_outputs(save_plot)
     from ..training.fitting import fit
     from ..training.loop import DivergedError
-    from ..training.run import Run
+    from ..training.run_folder import Run
 
     switch, labels, lines = switches()[part], {"whole": "whole", "broken": " ".join(switches()[part].off)}, {}
     with recipe_errors():
@@ -420,7 +420,7 @@ def break_it(
 
 def _report(run: Run, label: str, diverged: str) -> Sequence[tuple[float, float]]:
     """Print where the losses of a run end, and what was not finite; gives those of the validation set."""
-    from ..training.run import learning_curve
+    from ..training.run_folder import learning_curve
     from ..training.tasks import recipe_task
 
     columns = dict.fromkeys(["valid_nll", recipe_task(run.recipe).column])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import torch
 
-from ..layers.kernels.packed import packed_weights
+from ..layers.kernels.cpu import packed_weights
 from ..models.decoder import Decoder
 from ..special_tokens import BEGIN, END, PAD, UNKNOWN
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from ..models.base import Annotations
+    from ..models.configurations import Annotations
     from ..models.decoder import State
     from ..models.encoder_decoder import EncoderDecoder
     from .ensemble import Ensemble

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from ..models.base import Annotations
+    from ..models.configurations import Annotations
     from ..models.decoder import Decoder
     from .beam import Ranking
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ..data.tokenizer_pair import TokenizerPair
     from ..layers.transformer import DecoderLayer, EncoderLayer, MultiHead
-    from ..models.base import TaskName
+    from ..models.configurations import TaskName
     from ..models.encoder_decoder import EncoderDecoder
     from .beam import SearchSettings
 

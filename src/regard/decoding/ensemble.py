@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..data.tokenizer_pair import TokenizerPair
-    from ..models.base import Annotations
+    from ..models.configurations import Annotations
     from ..models.encoder_decoder import EncoderDecoder
     from .translation import Translation
 

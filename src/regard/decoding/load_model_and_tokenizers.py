@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..files import DamagedFileError, read_object, replacing_folder, write_text
-from ..models.pretrained import WEIGHTS, weights_sha256
+from ..models.saved_weights import WEIGHTS, weights_sha256
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Collection, Iterator, Sequence
 
     from ..data.tokenizer_pair import TokenizerPair
-    from ..models.base import ExportEngine
-    from ..models.pretrained import PretrainedModel
+    from ..models.configurations import ExportEngine
+    from ..models.saved_weights import PretrainedModel
     from .beam import SearchSettings
 
 PrecisionName = Literal["float32", "bfloat16"]
@@ -146,7 +146,7 @@ class Place:
 
 
 def _load_torch(name: str | Path) -> tuple[PretrainedModel, Place]:
-    from ..models.pretrained import load as load_model
+    from ..models.saved_weights import load as load_model
 
     snapshot = best_snapshot(Path(name))
     if snapshot is None:
@@ -165,7 +165,7 @@ def best_snapshot(run: Path) -> Path | None:
 
     They can be loaded with config.json beside them, and the tokenizers of the run's data.
     """
-    from ..models.pretrained import best_or_newest
+    from ..models.saved_weights import best_or_newest
 
     folder = run / "checkpoints"
     if (run / "model" / "config.json").is_file() or not (folder / "config.json").is_file() or not (run / DATA).is_dir():
@@ -175,7 +175,7 @@ def best_snapshot(run: Path) -> Path | None:
 
 def _say_update(name: str | Path, snapshot: Path) -> int:
     """The update of the weights of a run that is not finished, which standard error is told of."""
-    from ..models.pretrained import snapshot_update
+    from ..models.saved_weights import snapshot_update
 
     update, kind = snapshot_update(snapshot), "best" if snapshot.name.startswith("best") else "newest"
     print(
@@ -228,7 +228,7 @@ def enclosing_run(model: Path) -> Path | None:
 
 def _exported(name: Path) -> Place:
     """A folder that `regard export` wrote, or the default one for this model, if it is of the model's weights."""
-    from ..models.pretrained import read
+    from ..models.saved_weights import read
 
     if (name / "model.bin").is_file():
         return Place(name, None)

@@ -34,12 +34,12 @@ from ..attention.normalizers import Proportional, Softmax
 from ..attention.step import Memory
 from ..files import write_text
 from ..layers import pooling, recurrent, transformer
-from ..layers.kernels import packed
+from ..layers.kernels import cpu
 from ..layers.recurrent import LSTMN, RecurrentLayer
 from ..layers.sound import LogMel
 from ..models.classifier import Classifier
 from ..models.decoder import State
-from ..models.multi_decoder import DecoderSwitch, SwitchState, TagEncoder
+from ..models.tagged_decoders import DecoderSwitch, SwitchState, TagEncoder
 from ..special_tokens import BEGIN, END, PAD, UNKNOWN
 from .load_model_and_tokenizers import export_files, require_free
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ..data.tokenizer_pair import TokenizerPair
-    from ..models.base import Annotations
+    from ..models.configurations import Annotations
     from ..models.encoder_decoder import EncoderDecoder
 
 DESCRIPTION = "onnx.json"
@@ -111,7 +111,7 @@ def formulas() -> Iterator[list[Tensor]]:
         (recurrent, "attend_step", attend_step),
         (LogMel, "forward", _log_mel),
         (TanhForm, "__call__", _tanh_form),
-        (packed, "pays", never),
+        (cpu, "pays", never),
         (Tensor, "take_along_dim", _take_along),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.nn.modules import module as torch_modules
 
 from ..attention.attend import listeners
-from ..models.base import Annotations
+from ..models.configurations import Annotations
 from ..models.decoder import Decoder
 from .beam import STEPS, Beam, BeamLoop, History
 

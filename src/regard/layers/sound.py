@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from ..attention.blocks import exact
+from ..attention.common import exact
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

@@ -130,7 +130,7 @@ def _shape_name(shape: tuple[int, ...]) -> str:
 @cache
 def _table() -> dict[str, Exercise]:
     """All exercises by name, those of exercises.toml and of functions.py."""
-    from .functions import FUNCTIONS
+    from .function_exercises import FUNCTIONS
 
     written = tomllib.loads(Path(__file__).with_name("exercises.toml").read_text(encoding="utf-8"))["exercise"]
     tasks = [Choice(**each) if "options" in each else Quantity(**each) for each in written]

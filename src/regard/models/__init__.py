@@ -1,9 +1,9 @@
 """Encoders × decoders: every system is one composition."""
 
-from .base import Annotations as Annotations
 from .classifier import Classifier as Classifier
 from .classifier import ClassifierConfig as ClassifierConfig
 from .classifier import HeadConfig as HeadConfig
+from .configurations import Annotations as Annotations
 from .decoder import Decoder as Decoder
 from .decoder import DecoderConfig as DecoderConfig
 from .decoder import DecoderOutput as DecoderOutput
@@ -22,11 +22,11 @@ from .encoders import NoEncoderConfig as NoEncoderConfig
 from .encoders import RecurrentEncoderConfig as RecurrentEncoderConfig
 from .encoders import TransformerEncoderConfig as TransformerEncoderConfig
 from .lstmn_decoder import LSTMNDecoderConfig as LSTMNDecoderConfig
-from .multi_decoder import MultiDecoder as MultiDecoder
-from .multi_decoder import MultiDecoderConfig as MultiDecoderConfig
 from .picture_encoders import EfficientNetEncoderConfig as EfficientNetEncoderConfig
 from .picture_encoders import GridEncoderConfig as GridEncoderConfig
-from .pretrained import load as load
 from .recurrent_decoder import RecurrentDecoderConfig as RecurrentDecoderConfig
+from .saved_weights import load as load
 from .show_attend_tell_decoder import ShowAttendTellDecoderConfig as ShowAttendTellDecoderConfig
+from .tagged_decoders import MultiDecoder as MultiDecoder
+from .tagged_decoders import MultiDecoderConfig as MultiDecoderConfig
 from .transformer_decoder import TransformerDecoderConfig as TransformerDecoderConfig

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import torch
 from torch import nn
 
-from ..layers.kernels.packed import Dropout
+from ..layers.kernels.cpu import Dropout
 from ..layers.pooling import (
     AttentionPooling,
     LastPooling,
@@ -19,11 +19,11 @@ from ..layers.pooling import (
     StaticPooling,
 )
 from ..special_tokens import SPECIALS
-from .base import Config, ExportEngine, ModuleConfig, TaskName, part_config, plugin_config
+from .configurations import Config, ExportEngine, ModuleConfig, TaskName, part_config, plugin_config
 from .decoder import Loss
 from .encoder_decoder import ENCODERS
 from .encoders import BagEncoder, BagEncoderConfig, EncoderConfig, RecurrentEncoderConfig
-from .pretrained import PretrainedModel
+from .saved_weights import PretrainedModel
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..layers.kernels.packed import linear
-from .base import PartConfig
+from ..layers.kernels.cpu import linear
+from .configurations import PartConfig
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-    from .base import Annotations
+    from .configurations import Annotations
     from .encoders import EncoderConfig
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
 
-from .base import SOURCES, Config, ExportEngine, TaskName, part_config
+from .configurations import SOURCES, Config, ExportEngine, TaskName, part_config
 from .decoder import DecoderConfig
 from .encoders import (
     BagEncoderConfig,
@@ -21,8 +21,8 @@ from .encoders import (
 from .lstmn_decoder import LSTMNDecoderConfig
 from .picture_encoders import EfficientNetEncoderConfig, GridEncoderConfig
 from .pointer_decoder import PointerDecoder, known_ids
-from .pretrained import PretrainedModel
 from .recurrent_decoder import RecurrentDecoderConfig
+from .saved_weights import PretrainedModel
 from .show_attend_tell_decoder import ShowAttendTellDecoderConfig
 from .transformer_decoder import TransformerDecoderConfig
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor, nn
 
-    from .base import Annotations
+    from .configurations import Annotations
     from .decoder import Decoder, DecoderOutput, Loss, SourceTargetBatch
     from .encoders import Encoder
 

@@ -11,12 +11,21 @@ import torch
 from torch import nn
 
 from ..attention.masks import padding
-from ..layers.kernels.packed import Dropout
+from ..layers.kernels.cpu import Dropout
 from ..layers.positions import absolute_positions
 from ..layers.recurrent import LSTMN, RecurrentLayer
 from ..layers.sound import LogMel
 from ..layers.transformer import EncoderLayer
-from .base import Annotations, CellKind, NormPlace, PartConfig, PositionKind, SequenceSource, masked_mean, zero_padding
+from .configurations import (
+    Annotations,
+    CellKind,
+    NormPlace,
+    PartConfig,
+    PositionKind,
+    SequenceSource,
+    masked_mean,
+    zero_padding,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

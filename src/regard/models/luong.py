@@ -10,7 +10,7 @@ from torch import nn
 
 from ..attention.masks import dense
 from ..attention.step import attend_step
-from ..layers.kernels.packed import linear
+from ..layers.kernels.cpu import linear
 from ..layers.recurrent import LocalAttention
 from .decoder import output_matrix
 from .recurrent_decoder import RecurrentDecoder, RecurrentStep
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from .base import Annotations
+    from .configurations import Annotations
     from .recurrent_decoder import RecurrentDecoderConfig, RecurrentState
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import nn
 
-from ..layers.kernels.packed import Dropout
+from ..layers.kernels.cpu import Dropout
 from ..layers.positions import GridPositions
 from ..layers.transformer import FeedForward
-from .base import Annotations
+from .configurations import Annotations
 from .encoders import Encoder, EncoderConfig
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ..layers.kernels.packed import linear
+from ..layers.kernels.cpu import linear
 from ..special_tokens import UNKNOWN
 from .decoder import Decoder, DecoderOutput, Loss, State
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from .base import Annotations
+    from .configurations import Annotations
 
 
 @dataclass

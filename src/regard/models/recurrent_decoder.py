@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from ..attention.energies import Additive, Concat, Dot, General
 from ..attention.step import Memory
-from ..layers.kernels.packed import Dropout, linear
+from ..layers.kernels.cpu import Dropout, linear
 from ..layers.recurrent import Hidden, RecurrentCell, loop_dtype, wide
-from .base import CellKind  # noqa: TC001  read at run time
+from .configurations import CellKind  # noqa: TC001  read at run time
 from .decoder import Decoder, DecoderConfig, DecoderOutput, State, beam_rows, output_matrix
 from .encoders import drop_words, token_embedding
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
     from ..attention.energies import LearnedEnergy
-    from .base import Annotations
+    from .configurations import Annotations
     from .encoders import EncoderConfig
 
 

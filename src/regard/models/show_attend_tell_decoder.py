@@ -11,9 +11,9 @@ from torch import nn
 from ..attention.energies import Additive
 from ..attention.normalizers import Hard, Softmax
 from ..attention.step import Memory, attend_step
-from ..layers.kernels.packed import Dropout, linear
+from ..layers.kernels.cpu import Dropout, linear
 from ..layers.recurrent import RecurrentCell, loop_dtype, wide
-from .base import UNBOUNDED
+from .configurations import UNBOUNDED
 from .decoder import DecoderConfig, DecoderOutput, output_matrix
 from .encoders import token_embedding
 from .recurrent_decoder import LoopDecoder, RecurrentState, RecurrentStep
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from .base import Annotations
+    from .configurations import Annotations
     from .encoders import EncoderConfig
 
 EXPECTED = 0.5  # share of sentences that use the average instead of a sample (Xu et al. 2015, section 4.1)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import torch
 from torch import nn
 
-from ..attention.blocks import readable
+from ..attention.common import readable
 from ..attention.masks import padding
-from ..layers.kernels.packed import Dropout
+from ..layers.kernels.cpu import Dropout
 from ..layers.positions import absolute_positions
 from ..layers.transformer import DecoderLayer
 from .decoder import Decoder, DecoderConfig, DecoderOutput, State, beam_rows, output_matrix
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ..attention.weights import Weights
     from ..layers.transformer import KeysValues
-    from .base import Annotations
+    from .configurations import Annotations
     from .encoders import EncoderConfig
 
 

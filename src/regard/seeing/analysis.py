@@ -1,17 +1,7 @@
 """Analysis: head patterns, induction and retrieval heads, rollout, ablation, effects, distances between heads."""
 
-from .attribution import (
-    EnergyAttribution,
-    LogitAttribution,
-    contribution_table,
-    energy_attribution,
-    logit_attribution,
-    logit_lens,
-    next_tokens,
-    value_weighted_attention,
-)
 from .effects import Effects, effects
-from .heads import (
+from .head_comparison import (
     classical_scaling,
     flow,
     head_distances,
@@ -22,6 +12,16 @@ from .heads import (
     rollout,
 )
 from .interventions import ablate
+from .logit_attribution import (
+    EnergyAttribution,
+    LogitAttribution,
+    contribution_table,
+    energy_attribution,
+    logit_attribution,
+    logit_lens,
+    next_tokens,
+    value_weighted_attention,
+)
 from .patterns import THRESHOLDS, Patterns
 from .text_models import TokenizedText
 

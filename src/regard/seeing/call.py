@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ..attention.blocks import ChangedInPlaceError, version_of
+from ..attention.common import ChangedInPlaceError, version_of
 from ..attention.contributions import Contributions
 from ..attention.energies import DotForm
 from ..attention.energy_matrix import EnergyMatrix
@@ -18,7 +18,7 @@ from ..attention.masks import dense
 from ..attention.modifiers import Bias, Modifier, SoftCap
 from ..attention.normalizers import Softmax
 from ..attention.weights import Weights
-from .generation import Rounded, joined_mask, joined_modifiers, with_short_masks
+from .generation_passes import Rounded, joined_mask, joined_modifiers, with_short_masks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

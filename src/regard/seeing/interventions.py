@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .call import CROSS
-from .generation import CLOSED
+from .generation_passes import CLOSED
 from .trace import ModuleDepths
 from .watch import install, named_parts, opened, plan, remove
 

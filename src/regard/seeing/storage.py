@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..attention.blocks import UnknownPartError
+from ..attention.common import UnknownPartError
 from ..attention.energies import EnergyForm
 from ..attention.energy_matrix import EnergyMatrix
 from ..attention.masks import causal, dense
@@ -27,7 +27,7 @@ from ..attention.modifiers import Modifier
 from ..attention.normalizers import Normalizer, Softmax
 from ..files import DamagedFileError, replacing_folder
 from .call import Call
-from .generation import Intervals
+from .generation_passes import Intervals
 from .trace import Seen
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ..attention.blocks import Part
+    from ..attention.common import Part
     from ..attention.masks import Mask
 
 MOST = 1 << 31

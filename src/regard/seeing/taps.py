@@ -23,7 +23,7 @@ from torch.nn.attention import flex_attention as flex
 from torch.overrides import has_torch_function_variadic
 
 from ..attention.attend import check, listeners, notify
-from ..attention.blocks import AUTOCAST
+from ..attention.common import AUTOCAST
 from ..attention.energies import ScaledDot
 from ..attention.energy_matrix import EnergyMatrix
 from ..attention.masks import causal, mask_mod, window

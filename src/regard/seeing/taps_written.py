@@ -18,11 +18,11 @@ import torch
 from torch.nn import functional as F
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..attention.blocks import ChangedInPlaceError, TensorVersions, version_of
+from ..attention.common import ChangedInPlaceError, TensorVersions, version_of
 from ..attention.energy_matrix import EnergyMatrix
 from ..attention.normalizers import Unchanged
 from .call import Call
-from .generation import IN_ITS_OWN_CODE
+from .generation_passes import IN_ITS_OWN_CODE
 from .watch import (
     Replacement,
     Tap,

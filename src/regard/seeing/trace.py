@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from . import generation
-from .generation import IN_ITS_OWN_CODE
+from . import generation_passes
+from .generation_passes import IN_ITS_OWN_CODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -112,7 +112,7 @@ class Seen:
     @staticmethod
     def _may_grow(last: Call, call: Call) -> bool:
         """Whether keys may be those of `last` in a longer tensor: joined at once, the old ones need not be kept."""
-        return call.q is not None and call.keys > call.q.shape[-2] and not generation.shares_keys(last, call)
+        return call.q is not None and call.keys > call.q.shape[-2] and not generation_passes.shares_keys(last, call)
 
     def _joins(self, last: Call, call: Call) -> bool:
         """Whether the call was appended to the last call of its module and fits into the limit."""
@@ -131,7 +131,7 @@ class Seen:
             self._pass = {}
         # On a GPU a comparison waits for all that was launched before it: one module of each forward pass compares.
         trusted = call.q is not None and call.q.is_cuda and store is None and next(iter(self._pass.values()), False)
-        joined = generation.append(last, call, store, trusted)
+        joined = generation_passes.append(last, call, store, trusted)
         self._pass[call.name] = joined
         if storage is not None and joined:
             storage.bytes += size

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .fitting import fit
     from .recipe import Recipe
-    from .run import Run
+    from .run_folder import Run
 
 __all__ = ["Recipe", "Run", "fit"]
 

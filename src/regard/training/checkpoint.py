@@ -35,7 +35,7 @@ from ..files import (
     write_list,
     write_text,
 )
-from ..models.pretrained import snapshot_file, snapshot_files, snapshot_update
+from ..models.saved_weights import snapshot_file, snapshot_files, snapshot_update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from ..models.pretrained import Kind
-    from .run import Run
+    from ..models.saved_weights import Kind
+    from .run_folder import Run
 
     Weights = dict[str, Tensor]
 

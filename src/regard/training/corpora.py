@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from ..data.blocks import CorpusPart, FileScan, PairStream, SampledPairs, Split, held_out_pairs, is_held_out
+from ..data.corpus_stream import CorpusPart, FileScan, PairStream, SampledPairs, Split, held_out_pairs, is_held_out
 from ..data.encoding import EncodedCorpus
+from ..data.encoding_cache import PAIRS as TEXTS
+from ..data.encoding_cache import PartReport, PreparationCache, cache_key, prepare_split
 from ..data.media import PictureReader
-from ..data.preparation import PAIRS as TEXTS
-from ..data.preparation import PartReport, PreparationCache, cache_key, prepare_split
 from ..data.rows import DatasetSplit, Pair, PairReader, all_bad_error, header_remark, skipped_rows, text
 from ..data.tokenizer import Tokenizer
 from ..data.tokenizer_pair import TokenizerPair, UnknownLabelError, make_reader
@@ -39,14 +39,14 @@ from .recipe_sections import (
     StreamData,
     TextData,
 )
-from .run import Provenance
+from .run_folder import Provenance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from .recipe import Recipe
     from .recipe_sections import Data, PhotosData
-    from .run import Run
+    from .run_folder import Run
     from .tasks import Task
 
 
@@ -105,7 +105,7 @@ def read(data: Data, split: SplitName, source: str = "text") -> Corpus:
         return Corpus([_generator_pairs(data, split)])
     if isinstance(data, TextData | PhrasesData):
         return Corpus([PairReader(_running_text(data, split))])
-    from ..data.corpora.published import photo_captions, spoken_digits
+    from ..data.corpora.photos_and_digits import photo_captions, spoken_digits
 
     if isinstance(data, DigitsData):
         return Corpus([PairReader(list(spoken_digits(_data_folder(data), split, data.left_out)))])

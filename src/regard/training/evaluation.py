@@ -24,7 +24,7 @@ from ..seeing.align import alignment_error_rate, best_links, join_pieces, merge_
 from ..special_tokens import END, UNKNOWN
 from . import scores
 from .corpora import read, running
-from .run import RECIPE, Run
+from .run_folder import RECIPE, Run
 from .scores import LabelScore, by_label, copy_recall
 from .tasks import recipe_task
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ..decoding.beam import SearchSettings
     from ..decoding.load_model_and_tokenizers import Pretrained
     from ..decoding.translation import Engine
-    from ..models.base import TaskName
+    from ..models.configurations import TaskName
     from ..seeing.align import Links
     from .scores import LengthBin, Score
     from .tasks import Task

@@ -19,7 +19,6 @@ from rich.console import Console
 
 from ..files import DamagedFileError, make_folder, remove_unfinished
 from ..messages import redacted
-from .batches import Corpora, pin_revision
 from .checkpoint import read_checkpoint, seed_everything
 from .corpora import check, check_tokenizer
 from .devices import (
@@ -35,8 +34,18 @@ from .devices import (
 )
 from .parameters import WarmStart
 from .recipe_sections import GIVEN
-from .run import Provenance, Run, RunExtension, anchored, changed_settings, flat_settings, holds_run, require_open
+from .run_folder import (
+    Provenance,
+    Run,
+    RunExtension,
+    anchored,
+    changed_settings,
+    flat_settings,
+    holds_run,
+    require_open,
+)
 from .tasks import recipe_task
+from .update_batches import Corpora, pin_revision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -22,7 +22,7 @@ from ..decoding.search_graphs import release_graphs
 from ..files import replacing_folder
 from ..messages import redacted
 from ..models.encoder_decoder import EncoderDecoder
-from ..models.pretrained import PretrainedModel
+from ..models.saved_weights import PretrainedModel
 from .checkpoint import (
     CheckpointEntry,
     Checkpoints,
@@ -59,7 +59,7 @@ from .parameters import (
     rate_share,
     require_parts,
 )
-from .run import Provenance, changed_settings
+from .run_folder import Provenance, changed_settings
 from .tasks import recipe_loss
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ if TYPE_CHECKING:
 
     from ..data.batches import Batch
     from ..models.decoder import Loss
-    from ..models.pretrained import Kind
-    from .batches import Corpora
+    from ..models.saved_weights import Kind
     from .fitting import ProgressBar
     from .recipe_sections import TrainingSection
-    from .run import Run, RunExtension
+    from .run_folder import Run, RunExtension
     from .tasks import Task
+    from .update_batches import Corpora
 
 
 @dataclass(frozen=True)

@@ -25,19 +25,19 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 from ..files import write_text
 from ..messages import count_of
 from ..models.decoder import Loss
-from .batches import Corpora, UpdateBatches
 from .devices import Processes, ignore_signals
 from .recipe import recipe_toml
 from .recipe_sections import Reader, RecipeError, Section, TrainingSection, key, natural
-from .run import Run
+from .run_folder import Run
 from .tasks import Task
+from .update_batches import Corpora, UpdateBatches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ..data.rows import Pair
     from ..data.tokenizer_pair import TokenizerPair
-    from ..models.base import TaskName
+    from ..models.configurations import TaskName
     from .loop import Given
 
 NUMBERED = "fit takes batches by their numbers, so that a run can resume and several processes can share them"

@@ -17,9 +17,9 @@ from ..decoding.load_model_and_tokenizers import find
 from ..messages import count_of
 from ..models.classifier import Classifier, ClassifierConfig
 from ..models.encoder_decoder import EncoderDecoder
-from ..models.multi_decoder import MultiDecoder
-from ..models.pretrained import MODEL_TYPES, read
-from ..models.pretrained import load as load_model
+from ..models.saved_weights import MODEL_TYPES, read
+from ..models.saved_weights import load as load_model
+from ..models.tagged_decoders import MultiDecoder
 from .recipe_sections import GIVEN
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any, Literal, Self
 
-from ..models.base import SOURCES, TaskName
 from ..models.classifier import ClassifierConfig, HeadConfig
+from ..models.configurations import SOURCES, TaskName
 from ..models.decoder import DecoderConfig  # noqa: TC001  the reader asks for the types of fields
 from ..models.encoder_decoder import DECODERS, ENCODERS, EncoderDecoderConfig
 from ..models.encoders import EncoderConfig  # noqa: TC001
-from ..models.multi_decoder import MultiDecoderConfig
+from ..models.tagged_decoders import MultiDecoderConfig
 from ..plugins import PluginError, load_plugin, plugin_path
 from .recipe_sections import (
     LONGEST,

@@ -1,7 +1,7 @@
 """The sections of a recipe: their keys, and the one reader that checks what a file, a command line or `fit` gives.
 
 A section is a frozen dataclass. The type of a field and its `key(…)` say what the value may be, and `problems` has the
-rules between fields. Configurations of models (`regard.models.base.Config`) are read in the same way.
+rules between fields. Configurations of models (`regard.models.configurations.Config`) are read in the same way.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from ..decoding.translation import translate
 from ..messages import count_of
 from ..models.classifier import Classifier
 from ..models.encoder_decoder import EncoderDecoder
-from ..models.multi_decoder import MultiDecoder
+from ..models.tagged_decoders import MultiDecoder
 from ..plugins import load_plugin
 from ..special_tokens import UNKNOWN
 from . import scores
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from ..data.encoding import BpeDropout, EncodedCorpus
     from ..data.rows import Pair
     from ..data.tokenizer_pair import TokenizerPair
-    from ..models.base import TaskName
+    from ..models.configurations import TaskName
     from ..models.decoder import Loss
-    from ..models.pretrained import PretrainedModel
-    from .batches import EpochBatches
+    from ..models.saved_weights import PretrainedModel
     from .recipe import Recipe
+    from .update_batches import EpochBatches
 
 
 def task_class(name: str) -> type[Task]:

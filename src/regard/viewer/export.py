@@ -29,7 +29,7 @@ from .library import Library
 from .responses import STATIC, request, script, styles
 from .server import create_app
 from .tiles import Pool, Tile
-from .traces import TraceView
+from .trace_view import TraceView
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -8,11 +8,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..decoding.answers import watch_text
+from ..decoding.answer_scores import watch_text
 from ..decoding.beam import check_step
 from . import guard
 from .guard import RequestError
-from .traces import TraceView
+from .trace_view import TraceView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -121,7 +121,7 @@ def model_at(place: str) -> ModelEntry:
 
 def _own_model(name: str, folder: Path, place: str) -> ModelEntry:
     """The entry of a model of regard, from its configuration: loading the model takes longer."""
-    from ..models.pretrained import MODEL_TYPES, read
+    from ..models.saved_weights import MODEL_TYPES, read
 
     kind, values = read(folder)
     if kind not in MODEL_TYPES:

@@ -17,19 +17,19 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from ..attention.statistics import Cells
-from ..decoding.answers import classifier_answers
+from ..decoding.answer_scores import classifier_answers
 from ..decoding.beam import beam_history
 from ..decoding.classification import classify
 from ..decoding.translation import translate
 from ..seeing.watch import watch
 from ..special_tokens import BEGIN, END
 from . import guard
-from .contributions import Target, backward_run, call_contributions, next_tokens, what_if
+from .answer_contributions import Target, backward_run, call_contributions, next_tokens, what_if
 from .guard import RequestError
 from .inside import inside_view
 from .library import PICTURE, SOUND, sample_files
 from .responses import BYTES, ERRORS, JSON, rounded
-from .traces import TokenLabels
+from .trace_view import TokenLabels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from ..attention.weights import Weights
     from .library import Library
-    from .traces import TraceView
+    from .trace_view import TraceView
 
 Pool = Literal["max", "mean"]
 

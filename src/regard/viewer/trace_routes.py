@@ -14,7 +14,14 @@ from pydantic import BaseModel, Field
 
 from .. import __version__
 from . import guard
-from .contributions import ContributionRun, Target, contribution_run, pooled_contributions, silence, trace_answers
+from .answer_contributions import (
+    ContributionRun,
+    Target,
+    contribution_run,
+    pooled_contributions,
+    silence,
+    trace_answers,
+)
 from .guard import RequestError
 from .inside import MOST_KEYS, neuron_view
 from .responses import ARRAY, ERRORS, JSON, TILE, Array, rounded, view_names
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .tiles import Jobs
-    from .traces import TraceView
+    from .trace_view import TraceView
 
 T = TypeVar("T")
 CHUNK = 1 << 22

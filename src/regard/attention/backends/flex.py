@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
-from ..blocks import digits, no_kernel, traced
+from ..common import digits, no_kernel, traced
 from ..normalizers import mark_empty
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ..blocks import Batch, Part
+    from ..common import Batch, Part
     from ..energy_matrix import EnergyMatrix
     from ..normalizers import Normalizer
 

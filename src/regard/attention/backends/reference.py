@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..blocks import exact
+from ..common import exact
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from ..blocks import exact, grid, no_kernel, traced
+from ..common import exact, grid, no_kernel, traced
 from ..normalizers import mark_empty
 
 if TYPE_CHECKING:

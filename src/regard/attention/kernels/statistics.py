@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import pad
 
-from ..blocks import positions, span
+from ..common import positions, span
 from ..normalizers import RowState
 from ..statistics import WIDEST, Top
 from . import TRITON, ceil

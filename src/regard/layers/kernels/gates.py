@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ...attention.blocks import no_kernel
+from ...attention.common import no_kernel
 from ...attention.kernels import has_triton
 
 if TYPE_CHECKING:

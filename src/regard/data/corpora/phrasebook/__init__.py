@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from ...rows import Pair
 from .grammar import sentence, with_invented_words
-from .lecture_sentences import LectureGrammar
-from .lecture_sentences import lecture_sentences as shown_sentences
-from .phrases import Language, rendered
+from .lecture_grammar import LectureGrammar
+from .lecture_grammar import lecture_sentences as shown_sentences
+from .linked_phrases import Language, rendered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

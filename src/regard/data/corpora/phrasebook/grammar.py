@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
-from .phrases import (
+from .linked_phrases import (
     EMPTY,
     Conjugation,
     EnglishWord,

@@ -112,7 +112,7 @@ function patternOf(parts) {
 
 const SPECIAL = /^(\[[A-Z]+\d*\]|<\/?[a-z]+>|<\|.+\|>|<(start|end)_of_\w+>)$/;
 
-/** The number of each piece's word, and whether it is special; as viewer/traces.py. */
+/** The number of each piece's word, and whether it is special; as viewer/trace_view.py. */
 export function labelsOf(tokens) {
   const special = tokens.map((token) => SPECIAL.test(token));
   const begins = tokens.some((token) => token.startsWith(SPACE));

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..attention.statistics import Cells
-from ..decoding.answers import (
+from ..decoding.answer_scores import (
     classifier_answers,
     greedy_translation,
     text_model_answers,
@@ -35,14 +35,14 @@ from . import guard
 from .guard import RequestError
 from .library import READ
 from .responses import rounded
-from .traces import TraceView
+from .trace_view import TraceView
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
     from ..attention.contributions import Contributions
-    from ..decoding.answers import AnswerInputs
+    from ..decoding.answer_scores import AnswerInputs
     from ..decoding.load_model_and_tokenizers import Pretrained
     from ..seeing.call import Call
     from ..seeing.trace import Seen

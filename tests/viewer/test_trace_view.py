@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import regard
 from regard.seeing import load_trace
-from regard.viewer.traces import TraceView
+from regard.viewer.trace_view import TraceView
 from tests.support.viewer_client import app_of, get, json_of, seen_of
 
 if TYPE_CHECKING:

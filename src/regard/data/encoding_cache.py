@@ -30,7 +30,7 @@ from .tokenizer_pair import FILES, PLUGINS, TokenizerPair
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .blocks import CheckedRows, Split
+    from .corpus_stream import CheckedRows, Split
     from .encoding import Arrays
 
 PAIRS, REPORT = "pairs.jsonl", "report.json"

@@ -6,9 +6,9 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import pytest
-
-from regard.data import blocks as corpus_blocks
 from regard.data.blocks import CorpusPart, PairStream, held_out_pairs
+
+from regard.data import corpus_stream as corpus_blocks
 from regard.data.rows import BadRowError, DatasetSplit
 
 if TYPE_CHECKING:

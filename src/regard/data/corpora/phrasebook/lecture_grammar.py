@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from .phrases import (
+from .linked_phrases import (
     EMPTY,
     Conjugation,
     EnglishWord,

@@ -28,10 +28,10 @@ from .recipe_sections import StreamData
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ..data.blocks import CheckedRows, PairStream
+    from ..data.corpus_stream import CheckedRows, PairStream
     from .devices import Processes
     from .recipe import Recipe
-    from .run import Run
+    from .run_folder import Run
     from .tasks import Task
 
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from regard.data import Pair, TokenizerPair
-from regard.data.blocks import CheckedRows, held_out_pairs
+from regard.data.corpus_stream import CheckedRows, held_out_pairs
 from regard.training import Run, fit, recipe_files
-from regard.training.batches import StreamPosition, StreamPositions, StreamUpdates, pin_revision
 from regard.training.corpora import pair_stream
 from regard.training.recipe_sections import RecipeError
 from regard.training.tasks import recipe_task
+from regard.training.update_batches import StreamPosition, StreamPositions, StreamUpdates, pin_revision
 from tests.support.command_line import run_command
 from tests.support.tiny_training import corpus, measured
 

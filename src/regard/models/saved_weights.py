@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from ..files import DamagedFileError, make_folder, read_object, replacing_file, sha256, write_text
-from .base import Annotations
+from .configurations import Annotations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jaxtyping import Int
     from torch import Tensor
 
-    from .base import Config, TaskName
+    from .configurations import Config, TaskName
     from .encoders import Encoder
 
 SPARE = 64

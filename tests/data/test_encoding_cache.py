@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from regard.data import EncodedCorpus, Pair, Tokenizer, TokenizerPair, preparation
-from regard.data import blocks as corpus_blocks
-from regard.data.blocks import CorpusPart, SampledPairs, Split, is_held_out
+from regard.data import EncodedCorpus, Pair, Tokenizer, TokenizerPair, encoding_cache
+from regard.data import corpus_stream as corpus_blocks
+from regard.data.corpus_stream import CorpusPart, SampledPairs, Split, is_held_out
 from regard.data.encoding import ARRAYS
-from regard.data.preparation import PreparationCache, prepare_split, process_count
+from regard.data.encoding_cache import PreparationCache, prepare_split, process_count
 from regard.data.rows import BOM, BadRowError
 from regard.files import CHECKSUMS
 
@@ -111,7 +111,7 @@ def test_every_format_gives_what_reading_row_by_row_gives(tmp_path: Path, tokeni
             assert reports[0].reasons == part.reader.reasons, name
             assert reports[0].first == part.reader.first, name
             if valid:
-                lines = (tmp_path / f"{name}-{valid}" / preparation.PAIRS).read_text(encoding="utf-8").splitlines()
+                lines = (tmp_path / f"{name}-{valid}" / encoding_cache.PAIRS).read_text(encoding="utf-8").splitlines()
                 assert [json.loads(line)[0] for line in lines] == wanted.rows.tolist()
     assert len(wanted) > 5
 
@@ -154,16 +154,16 @@ def test_processes_make_the_same_as_one(
 SCRIPT = """
 import sys
 from pathlib import Path
-from regard.data import blocks, preparation
-from regard.data.blocks import CorpusPart, Split
-from regard.data.preparation import PreparationCache
+from regard.data import corpus_stream, encoding_cache
+from regard.data.corpus_stream import CorpusPart, Split
+from regard.data.encoding_cache import PreparationCache
 print("main", flush=True)
-preparation.SMALL, blocks.BLOCK_ROWS = 0, 10
+encoding_cache.SMALL, blocks.BLOCK_ROWS = 0, 10
 folder = Path(sys.argv[1])
 part = CorpusPart((str(folder / "train.tsv"),), (0, 1))
 cache = PreparationCache(folder / "cache")
 split = Split((part,), (part.scan(),), longest=14)
-preparation.prepare_split(split, folder / "tokenizers", folder / "script", cache, print, print)
+encoding_cache.prepare_split(split, folder / "tokenizers", folder / "script", cache, print, print)
 """
 
 

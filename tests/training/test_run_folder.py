@@ -18,7 +18,7 @@ from regard.commands import app
 from regard.decoding.load_model_and_tokenizers import outdated_exports
 from regard.models import load
 from regard.training import fit, recipe_files, results
-from regard.training.run import Run, commit, learning_curve
+from regard.training.run_folder import Run, commit, learning_curve
 from tests.support.tiny_training import measured, recipe_file
 
 if TYPE_CHECKING:

@@ -394,8 +394,8 @@ def export(
     from ..decoding import load_model_and_tokenizers
     from ..decoding.ctranslate2 import export_ctranslate2
     from ..decoding.onnx import export_onnx
-    from ..models.base import ExportEngine
-    from ..models.pretrained import WEIGHTS, load
+    from ..models.configurations import ExportEngine
+    from ..models.saved_weights import WEIGHTS, load
 
     if to == "transformers":
         raise ValueError(

@@ -11,7 +11,7 @@ from regard import load_trace
 from regard.data import LabelSet, Tokenizer, TokenizerPair
 from regard.data.tokenizer_pair import make_reader
 from regard.decoding import load_model_and_tokenizers
-from regard.decoding.answers import (
+from regard.decoding.answer_scores import (
     check_position,
     classifier_answers,
     reads_file,
@@ -35,7 +35,7 @@ from regard.models import (
     RecurrentEncoderConfig,
 )
 from regard.seeing.patterns import row_and_column_tokens
-from regard.viewer.traces import TraceView
+from regard.viewer.trace_view import TraceView
 
 
 @torch.no_grad()

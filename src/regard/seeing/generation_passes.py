@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from ..attention.blocks import Batch
+    from ..attention.common import Batch
     from ..attention.energy_matrix import EnergyMatrix
     from ..attention.masks import Interval
     from .call import Call

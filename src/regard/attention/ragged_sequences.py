@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .blocks import readable
+from .common import readable
 from .masks import Dense, Mask, padding
 
 if TYPE_CHECKING:

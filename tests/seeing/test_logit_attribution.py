@@ -18,7 +18,7 @@ from regard.seeing.analysis import (
     next_tokens,
     value_weighted_attention,
 )
-from regard.seeing.attribution import contribution_table, record_stream, through_norm, through_projection
+from regard.seeing.logit_attribution import contribution_table, record_stream, through_norm, through_projection
 from tests.support.small_language_models import small_model
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def test_one_head_and_some_queries() -> None:
     assert table["query"] == [4] * 5 + [2] * 5
 
 
-energy_module = importlib.import_module("regard.seeing.attribution")
+energy_module = importlib.import_module("regard.seeing.logit_attribution")
 
 
 @pytest.mark.parametrize("through", ["query", "key"])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..seeing.align import group_pieces
-from ..seeing.heads import evenly_spaced
+from ..seeing.head_comparison import evenly_spaced
 from ..seeing.patterns import THRESHOLDS, Patterns
 from ..seeing.storage import load_trace
 from ..seeing.text_models import WORD_START, TokenizedText

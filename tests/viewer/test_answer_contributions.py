@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import regard
-from regard.decoding import answers as answers_module
+from regard.decoding import answer_scores as answers_module
 from regard.decoding import load_model_and_tokenizers
 from regard.decoding.generation import generate
 from regard.viewer import library as library_module
-from regard.viewer.contributions import (
+from regard.viewer.answer_contributions import (
     Target,
     backward_run,
     contribution_run,

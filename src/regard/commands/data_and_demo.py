@@ -98,7 +98,7 @@ def cache(
       regard data cache
       regard data cache --clear
     """
-    from ..data.preparation import KINDS, PreparationCache
+    from ..data.encoding_cache import KINDS, PreparationCache
 
     cache = PreparationCache()
     if clear:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from jaxtyping import Float, Int
 
-    from .base import Annotations, ExportEngine
+    from .configurations import Annotations, ExportEngine
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from regard.commands import app
-from regard.commands.data import MOVED
+from regard.commands.data_and_demo import MOVED
 
 PAGE = Path(__file__).parents[2] / "docs" / "classification.md"
 

@@ -17,7 +17,7 @@ import torch
 
 from regard.decoding import load_model_and_tokenizers as loader
 from regard.models import EncoderDecoder, load
-from regard.models.pretrained import best_or_newest, snapshot_file, snapshot_files, snapshot_update
+from regard.models.saved_weights import best_or_newest, snapshot_file, snapshot_files, snapshot_update
 from regard.training import Run
 from regard.training.checkpoint import Checkpoints
 from tests.support.small_models import DECODERS, ENCODERS, batch, translator
