@@ -47,8 +47,8 @@ LOADERS = {
     "files.py": "JSON",
     "learn/check.py": "TOML of the package",
     "models/picture_encoders.py": "torch.load with weights_only=True",
-    "models/saved_weights.py": "JSON and safetensors; model types are a fixed list; plug-ins (plugins.py) need the user's "
-    "permission, by the name of their package",
+    "models/saved_weights.py": "JSON and safetensors; model types are a fixed list; plug-ins (plugins.py) need the "
+    "user's permission, by the name of their package",
     "seeing/corpus.py": "JSON and safetensors",
     "seeing/storage.py": "JSON and safetensors; the parts are a fixed list",
     "seeing/text_models.py": "transformers, trust_remote_code=False unless the caller says True",

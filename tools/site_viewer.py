@@ -122,7 +122,7 @@ def write(folder: Path, *, texts: list[tuple[str, str, int]] | None = None, card
     (folder / "ort").mkdir()
     shutil.copy(RUNTIME / SCRIPT, folder / "ort" / SCRIPT)
     (folder / "ort" / PACKED).write_bytes(gzip.compress((RUNTIME / BINARY).read_bytes(), 9, mtime=0))
-    (script,) = [text for path, text in bundled("live/entry.js", "viewer.js").items() if path.suffix == ".js"]
+    (script,) = [text for path, text in bundled("live/site_entry.js", "viewer.js").items() if path.suffix == ".js"]
     (folder / "viewer.js").write_text(script, encoding="utf-8")
     (folder / "viewer.css").write_text(styles() + STYLE, encoding="utf-8")
     (folder / "index.html").write_text(PAGE.replace("CARD", card), encoding="utf-8")

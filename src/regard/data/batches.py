@@ -1,4 +1,4 @@
-"""A batch of pairs as tensors."""
+"""Batches of pairs as tensors, the batches of an epoch, and windows of a running text."""
 
 from __future__ import annotations
 

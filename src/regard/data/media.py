@@ -1,4 +1,4 @@
-"""Statistics of the pictures a model was trained on, and how far another picture is from them."""
+"""Pictures and sounds as tensors; and how far a picture is from those that a model was trained on."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ class SoundReader:
     """The reader of sounds: file names in, 16-bit samples at `rate` out.
 
     Channels are averaged, other rates resampled. `FILE#START:LENGTH` is a stretch of a file, counted in its own
-    samples; `tone:…` is a sound of `data/tones.py`. What cannot be read is a ValueError that names the file.
+    samples; `tone:…` is a sound of `data/corpora/tones.py`. What cannot be read is a ValueError that names the file.
     """
 
     kind: ClassVar[str] = "sound"

@@ -1,4 +1,4 @@
-"""The table of encoders and decoders: each configuration class, by the `kind` that config.json and recipes name."""
+"""A model of an encoder and a decoder, and the table of both by the `kind` that config.json and recipes name."""
 
 from __future__ import annotations
 

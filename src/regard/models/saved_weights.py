@@ -1,4 +1,4 @@
-"""The header of model.safetensors: what it says of the weights, before anything is built, and the file's SHA-256.
+"""Models as folders: saving, loading, snapshots; model.safetensors is checked by its header and its SHA-256.
 
 config.json may come from anybody. A width of 8,000 or a million layers would take minutes and gigabytes to build. So
 the model is built on PyTorch's meta device first, where tensors have no memory, and only up to the tensors of the file.

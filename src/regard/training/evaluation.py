@@ -1,4 +1,4 @@
-"""Gold links of a pair, checked against the words that a model's tokenizers make of it."""
+"""Evaluating a model: translations, perplexity, labels, captions; alignments by forced decoding beside gold links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BLEU and chrF as sacreBLEU computes them, over all sentences and by length."""
+"""Scores: BLEU and chrF (by sacreBLEU), CIDEr, error rates, labels, and how many words were copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Token labels: the word that each token is part of, and the special tokens, as far as the tokens alone tell."""
+"""One trace as the page shows it: its calls, tokens and their words, patterns."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 // The static site as a source of data (data/sources.js): prepared traces from files, models in the browser, no server.
 import { FileSource } from "../data/sources.js";
 import { pooled } from "../data/tiles.js";
-import { END, labelsOf, pixelsOf, samplesOf } from "./inputs.js";
 import {
   caption,
   classOf,
@@ -15,7 +14,8 @@ import {
   soundClass,
   textClass,
   translation,
-} from "./models.js";
+} from "./onnx_models.js";
+import { END, labelsOf, pixelsOf, samplesOf } from "./preprocessing.js";
 
 /** `base` is the folder of about.json, traces/ and models/; `runtime()` resolves to onnxruntime-web. */
 class SiteSource {

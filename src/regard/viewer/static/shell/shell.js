@@ -8,7 +8,7 @@ import { figureOf, linkOf, svgOf } from "./export.js";
 import { makeKeyboard, pageShortcuts } from "./keyboard.js";
 import { pageLayout, showBar, showTheme } from "./layout.js";
 import { makeAnnouncer, makeNotice, runStatus, watchServer } from "./messages.js";
-import { sentenceForm } from "./sentences.js";
+import { sentenceForm } from "./sentence_form.js";
 import { makeState, makeTheme, ofTrace, wordToPin } from "./state.js";
 import { firstUse, makeTour } from "./tour.js";
 

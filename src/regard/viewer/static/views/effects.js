@@ -2,7 +2,7 @@
 import { latest } from "../data/sources.js";
 import { answerSentence, callOf, ownName } from "../data/tokens.js";
 import { el, number, table } from "../draw/elements.js";
-import { AnswerChoice } from "./contributions.js";
+import { AnswerChoice } from "./answer_choice.js";
 
 const AT_ONCE = 32; // heads of one request; the server answers with as many as half a second allows
 const FIRST = 12; // heads that are silenced without being asked: those of the largest estimates

@@ -2,7 +2,6 @@
 import { latest } from "../data/sources.js";
 import { callOf, fileParts, plain, sideOf } from "../data/tokens.js";
 import { Links, STRONGEST } from "../data/weights.js";
-import { drawFlow, shade } from "../draw/alignments.js";
 import { inks, makeBoard, onPaper, painter, place as placeOf, sheet, write } from "../draw/canvas.js";
 import {
   barRow,
@@ -20,7 +19,8 @@ import {
   sinkTick,
   slider,
 } from "../draw/elements.js";
-import { AnswerChoice } from "./contributions.js";
+import { drawFlow, shade } from "../draw/weight_pictures.js";
+import { AnswerChoice } from "./answer_choice.js";
 
 const PACE = 450; // milliseconds a token while playing
 const CHARTED =

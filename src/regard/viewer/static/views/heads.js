@@ -2,7 +2,7 @@
 import { callOf, fileParts, labelAt, layerTitle, sideOf } from "../data/tokens.js";
 import { clipped, inks, onPaper, write } from "../draw/canvas.js";
 import { bounded, callChoice, el, headButtons, number, refill, sinkTick, slider, tick } from "../draw/elements.js";
-import { AnswerChoice } from "./contributions.js";
+import { AnswerChoice } from "./answer_choice.js";
 import {
   drawLines,
   LayerPanel,

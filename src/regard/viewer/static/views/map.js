@@ -17,8 +17,8 @@ import {
   segments,
   tick,
 } from "../draw/elements.js";
-import { AnswerChoice } from "./contributions.js";
-import { MapCamera, MapPanel } from "./map_panel.js";
+import { AnswerChoice } from "./answer_choice.js";
+import { MapCamera, MapPanel } from "./head_map.js";
 
 /** @type {View} */
 export const map = {

@@ -4,9 +4,9 @@
 // of a trace has `grid: [h, w]` where its keys are cells of a picture, the last h·w of them, rows first.
 import { latest, samplesOf } from "../data/sources.js";
 import { callPath, fileParts, plain } from "../data/tokens.js";
-import { drawOver, within } from "../draw/alignments.js";
 import { context2d, inks, makeBoard, onPaper, place, textLines } from "../draw/canvas.js";
 import { bounded, callChoice, el, headChoice, makeDrop, number, refill, tick } from "../draw/elements.js";
+import { drawOver, within } from "../draw/weight_pictures.js";
 
 /** @type {View} */
 export const picture = {

@@ -1,8 +1,8 @@
 // Translate: type a sentence, see it in the other language by several models, and where each looked for every word.
 import { plain, unknownNote } from "../data/tokens.js";
-import { Alignment } from "../draw/alignments.js";
 import { inks, makeAxes, makeBoard, onPaper, polyline, shortened, write } from "../draw/canvas.js";
 import { bounded, el, number, segments, shareCells, slider, tick } from "../draw/elements.js";
+import { Alignment } from "../draw/weight_pictures.js";
 
 /** @type {View} */
 export const translate = {

@@ -2,10 +2,10 @@
 
 import { latest } from "../data/sources.js";
 import { plain } from "../data/tokens.js";
-import { drawFlow, shade } from "../draw/alignments.js";
 import { inks, onPaper, sheet, write } from "../draw/canvas.js";
 import { el, number, shareRow, tick } from "../draw/elements.js";
-import { labelContributions } from "./contributions.js";
+import { drawFlow, shade } from "../draw/weight_pictures.js";
+import { labelContributions } from "./answer_choice.js";
 
 const EXAMPLE = "The soup was not bad, but I would not call the waiter friendly.";
 const KINDS = [

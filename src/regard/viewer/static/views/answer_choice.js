@@ -2,8 +2,8 @@
 import { latest } from "../data/sources.js";
 import { answerName, fetchAnswers, plain, positionLabels, targetOf, whyNot } from "../data/tokens.js";
 import { Rows } from "../data/weights.js";
-import { shade } from "../draw/alignments.js";
 import { callTable, choice, el, number, proofBadge, refill, segments } from "../draw/elements.js";
+import { shade } from "../draw/weight_pictures.js";
 
 const OTHER = "?"; // the option for a word that is not listed
 /** The words between the fields. A model without an output layer has no answer: the similarity of two vectors is explained. */

@@ -1,4 +1,4 @@
-// An alignment: words of the target down, words of the source across, a weight in every cell.
+// Pictures of weights: an alignment as a grid (target down, source across), shaded words, an overlay on a picture.
 import { inks, makeBoard, place, rotatedText, sheet, shortened } from "./canvas.js";
 import { bounded, exact } from "./elements.js";
 

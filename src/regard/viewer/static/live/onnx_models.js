@@ -1,5 +1,5 @@
-// One model as `regard export --to onnx` wrote it, run by onnxruntime-web.
-import { BEGIN, END, labelsOf, Tokenizer, UNKNOWN } from "./inputs.js";
+// Models as `regard export --to onnx` wrote them, run by onnxruntime-web; beam search over one sentence.
+import { BEGIN, END, labelsOf, Tokenizer, UNKNOWN } from "./preprocessing.js";
 
 /** A file of the site. @param {string} address */
 export async function fetched(address) {
@@ -293,7 +293,7 @@ function envelope(samples) {
     .map((part) => [Math.min(...part) / 32768, Math.max(...part) / 32768]);
 }
 
-// Beam search over one sentence, as decoding/beam_search.py: the same hypotheses, scores and order.
+// Beam search over one sentence, as decoding/beam.py: the same hypotheses, scores and order.
 
 const LONGEST = 256; // tokens of a hypothesis
 const NEVER = -Infinity;

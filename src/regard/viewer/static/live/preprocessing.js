@@ -1,4 +1,4 @@
-// The project's tokenizers (data/tokenizer.py) in JavaScript: a tokenizer.json in, ids and pieces out.
+// What the site's models read: texts by the project's tokenizers (data/tokenizer.py), resized pictures, resampled sounds.
 
 export const BEGIN = 1;
 export const END = 2;
