@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 MOVED = {
+    "regard.data.corpora.phrasebook.lecture_sentences": "regard.data.corpora.phrasebook.lecture_grammar",
     "regard.data.inverse_document_frequency": "regard.data.tokenizer_pair",
     "regard.layers.log_mel": "regard.layers.sound",
     "regard.models.annotations": "regard.models.configurations",

@@ -35,6 +35,7 @@ from ..attention.step import Memory
 from ..files import write_text
 from ..layers import pooling, recurrent, transformer
 from ..layers.kernels import cpu
+from ..layers.kernels.gates import lstm
 from ..layers.recurrent import LSTMN, RecurrentLayer
 from ..layers.sound import LogMel
 from ..models.classifier import Classifier
@@ -187,10 +188,8 @@ def _lstmn(layer: LSTMN, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         e = _tanh_form(form, (q + query)[:, None], keys)
         w = torch.softmax(torch.where(before, e[:, 0], CLOSED), -1) * before
         h, c = (w[:, None] @ values)[:, 0].chunk(2, -1)  # h̃, c̃
-        i, f, new, o = (gates + h @ recall.mT).chunk(4, -1)
         query = h @ late.mT
-        c = f.sigmoid() * c + i.sigmoid() * new.tanh()
-        h = o.sigmoid() * c.tanh()
+        h, c = lstm(gates + h @ recall.mT, c)
         here = (places == at)[:, None]
         keys = torch.where(here, (h @ key.mT)[:, None], keys)
         values = torch.where(here, torch.cat([h, c], -1)[:, None], values)

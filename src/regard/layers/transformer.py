@@ -31,7 +31,7 @@ class MultiHead(nn.Module):
     Without `memory` the sequence attends to itself; with it, to vectors `memory` wide. With fewer `key_heads` than
     `heads`, groups of query heads share keys and values (Ainslie et al. 2023). Any energy of regard will do; one that
     learns is shared by the heads and must be as wide as one head. `dropout` is the share of weights dropped while
-    training.
+    training. Unless `bias` is False, each of the four products adds one, which the paper's do not.
     """
 
     def __init__(

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 class LuongDecoder(RecurrentDecoder):
     """h_t = cell([y_{t−1}; h̃_{t−1}], h_{t−1}),  c_t = attend(h_t, annotations),  h̃_t = tanh(W [c_t; h_t])
 
-    h̃_{t−1} is an input with input feeding (section 3.3). The words are predicted from h̃_t.
+    h̃_{t−1} is an input with input feeding (section 3.3). The words are predicted from h̃_t. The paper's location score
+    softmax(W_a h_t), equation 8, is left out: it knows one longest source.
     """
 
     def __init__(self, config: RecurrentDecoderConfig, vocabulary: int, memory: int) -> None:

@@ -22,7 +22,8 @@ def gru(
 ) -> Float[Tensor, "*batch width"]:
     """r, z = σ(inputs + recurrent);  n = tanh(inputs_n + r ⊙ recurrent_n);  h' = (1 − z) ⊙ n + z ⊙ h  (Cho 2014).
 
-    `inputs` is W x + b and `recurrent` is U h + b'. Both hold r, z and n, in this order.
+    `inputs` is W x + b and `recurrent` is U h + b'. Both hold r, z and n, in this order. As in PyTorch and cuDNN r is
+    applied after U, and z is 1 − z of Bahdanau et al. (2015).
     """
     if has_triton(h) and no_kernel() is None:
         new: Tensor = _TritonGRU.apply(inputs, recurrent, h)
