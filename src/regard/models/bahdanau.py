@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class BahdanauDecoder(RecurrentDecoder):
     """Neural machine translation by jointly learning to align and translate (Bahdanau, Cho & Bengio 2015, A.2.2):
 
-    h_0 = tanh(W annotations' summary + b),  c_t = attend(h_{t−1}, annotations),  h_t = cell([y_{t−1}; c_t], h_{t−1})
+    c_t = attend(h_{t−1}, annotations),  h_t = cell([y_{t−1}; c_t], h_{t−1})
 
-    h_0 is made by `start`, and the readout of h_t, y_{t−1} and c_t by `features`, of `RecurrentDecoder`. The paper's h_0
-    reads the backward state of the first word, without b. The readout is that of equation 4, of h_t: A.2.2 prints h_{t−1}.
+    `start` of `RecurrentDecoder` makes h_0 of the source's summary (the paper: of the backward state of its first
+    word), and `features` the readout of h_t, y_{t−1} and c_t (equation 4; A.2.2 prints h_{t−1}).
     """
 
     def __init__(self, config: RecurrentDecoderConfig, vocabulary: int, memory: int) -> None:
