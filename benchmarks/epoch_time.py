@@ -13,9 +13,9 @@ from pathlib import Path
 
 from regard.data import Batches, EncodedCorpus
 from regard.training import fit, recipe_files
+from regard.training.run_batches import Corpora
 from regard.training.run_folder import Run
 from regard.training.tasks import recipe_task
-from regard.training.update_batches import Corpora
 
 EPOCHS = 3
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import linear
 
-from regard.layers.kernels.cpu import pack, pays, product
+from regard.layers.kernels.packed_products import pack, pays, product
 
 if TYPE_CHECKING:
     from collections.abc import Callable

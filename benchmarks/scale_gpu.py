@@ -29,8 +29,8 @@ from regard.plugins import allow_plugins
 from regard.special_tokens import BEGIN, END, PAD
 from regard.training import fit
 from regard.training.recipe_files import load_recipe
+from regard.training.run_batches import UpdateBatches
 from regard.training.tasks import TranslateTask
-from regard.training.update_batches import UpdateBatches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

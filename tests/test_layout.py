@@ -37,7 +37,7 @@ ALLOWED = {
     "viewer": {"attention", "layers", "models", "data", "decoding", "seeing", "__version__"},
     "learn": {"attention", "layers", "models", "data", "decoding", "training", "seeing"},
 }
-FILES = {"files", "messages", "plugins", "special_tokens"}
+FILES = {"files", "plugins", "special_tokens", "wording"}
 LATE = {"seeing/trace.py": {"viewer"}}  # where somebody says show() or to_html(), and not before
 
 

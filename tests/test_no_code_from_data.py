@@ -34,7 +34,7 @@ CALLS = re.compile(
 LOADERS = {
     "commands/run_models.py": "a folder of a model of regard",
     "data/corpora/opinions.py": "TOML of the package",
-    "data/corpora/phrasebook/linked_phrases.py": "TOML of the package",
+    "data/corpora/phrasebook/bilingual_phrase.py": "TOML of the package",
     "data/encoding.py": "JSON, and arrays of numbers mapped as raw bytes: not .npy, so no objects; JSON of a tokenizer",
     "data/media.py": "Pillow, with a list of formats: never EPS, for which it would start Ghostscript; libsndfile",
     "data/rows.py": "JSON; pyarrow ≥ 17, and `datasets` ≥ 4 from a saved folder or from data files of a dataset; "
@@ -53,7 +53,7 @@ LOADERS = {
     "seeing/storage.py": "JSON and safetensors; the parts are a fixed list",
     "seeing/text_models.py": "transformers, trust_remote_code=False unless the caller says True",
     "seeing/trace.py": "JSON and safetensors; the parts are a fixed list",
-    "training/update_batches.py": "JSON",
+    "training/run_batches.py": "JSON",
     "training/checkpoint.py": "torch.load with weights_only=True, and safetensors",
     "training/evaluation.py": "TOML",
     "training/own_model.py": "TOML; safetensors, or `from_pretrained` of the caller's own class",

@@ -15,7 +15,7 @@ import torch
 import transformers
 
 import regard
-from regard.attention.common import Part
+from regard.attention.parts import Part
 
 PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
 BETWEEN = re.compile(r"(<!-- classes -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -19,7 +19,7 @@ def main() -> None:
     except Exception as error:
         if "REGARD_TRACEBACK" in os.environ:
             raise
-        from .messages import redacted
+        from .wording import redacted
 
         sys.exit(f"regard: {redacted(_error_line(error))}")
 

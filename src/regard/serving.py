@@ -23,12 +23,12 @@ from .decoding import classification, load_model_and_tokenizers, translation
 from .decoding.beam import before_each_step
 from .decoding.classification import classify
 from .decoding.translation import read, translate
-from .messages import count_of
 from .seeing.align import translation_word_weights
 from .viewer.guard import LOOPBACK, ClientDisconnected, Guard, RequestError
 from .viewer.responses import ERRORS, JSON
 from .viewer.server import add_error_handlers
 from .viewer.tiles import unless_disconnected
+from .wording import count_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

@@ -68,7 +68,7 @@ def test_blocks_of_any_size(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The walk over blocks, forced through every shape of block on small inputs."""
     from regard.attention import statistics
     from regard.attention.backends import fused as blocked
-    from regard.attention.kernels import additive_tiles as additive
+    from regard.attention.kernels import additive_cpu as additive
 
     monkeypatch.setattr(blocked, "BLOCK", tile)
     monkeypatch.setattr(statistics, "BLOCK", tile)
@@ -128,7 +128,7 @@ def test_huge_logits_in_half_precision(backend: str, dtype: torch.dtype) -> None
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_tanh_is_exact_at_any_magnitude(size: float, opposed: bool, dtype: torch.dtype) -> None:
     """tanh(a + b) through exponentials, where a and b are huge, alone and against each other."""
-    from regard.attention.kernels.additive_tiles import energies as fast
+    from regard.attention.kernels.additive_cpu import energies as fast
 
     a = torch.randn(2, 5, 8, dtype=torch.float64) * size
     b = torch.randn(2, 6, 8, dtype=torch.float64) + (-a[:, :1] if opposed else 0)

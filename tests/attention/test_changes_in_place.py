@@ -11,7 +11,7 @@ import torch
 import regard as r
 from regard import attend
 from regard.attention.backends import fused
-from regard.attention.common import ChangedInPlaceError
+from regard.attention.parts import ChangedInPlaceError
 from tests.support.attention_cases import inputs
 
 if TYPE_CHECKING:

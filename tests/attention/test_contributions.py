@@ -10,7 +10,7 @@ from torch import Tensor
 
 import regard as r
 from regard import Contributions, attend
-from regard.attention.common import ChangedInPlaceError
+from regard.attention.parts import ChangedInPlaceError
 from tests.support.attention_cases import NORMALIZERS, energies, inputs, masks, pooled_cells
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard as r
-from regard.attention.common import unravel
+from regard.attention.parts import unravel
 from tests.support.attention_cases import masks
 
 

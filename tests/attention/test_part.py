@@ -11,8 +11,8 @@ from torch import nn
 
 import regard as r
 from regard.attention import Modifier
-from regard.attention.common import ChangedInPlaceError, Part, UnknownPartError, function_tensors
 from regard.attention.energies import DistanceForm, EnergyForm
+from regard.attention.parts import ChangedInPlaceError, Part, UnknownPartError, function_tensors
 from regard.viewer.inside import neuron_view
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def test_an_unknown_class_is_refused_by_name(tmp_path: Path, monkeypatch: pytest
     with r.watch(model := Attention(**_own())) as seen, torch.no_grad():
         model(*_inputs())
     seen.save(tmp_path / "trace")
-    from regard.attention import common as blocks
+    from regard.attention import parts as blocks
 
     known = {name: kind for name, kind in blocks._CLASSES.items() if kind is not Squared}
     monkeypatch.setattr(blocks, "_CLASSES", known)

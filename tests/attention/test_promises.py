@@ -167,7 +167,7 @@ def test_a_narrow_gaussian_in_half_precision() -> None:
 
 
 def test_nan_in_one_query_does_not_move_its_neighbours() -> None:
-    from regard.attention.kernels.additive_tiles import energies
+    from regard.attention.kernels.additive_cpu import energies
 
     a, b, w = torch.tensor([[[float("nan")], [50.0]]]), torch.tensor([[[-43.0], [0.0]]]), torch.tensor([5.0])
     torch.testing.assert_close(energies(a, b, w)[0, 1], 5 * torch.tanh(torch.tensor([7.0, 50.0])))

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from regard.commands import app
 from regard.commands.run_models import SOUND_MODEL, TEXT_MODEL
 from regard.data import LabelSet, Tokenizer, TokenizerPair
-from regard.data.corpora import opinions, photos_and_digits, tones
+from regard.data.corpora import opinions, photos_and_spoken_digits, tones
 from regard.data.media import SoundReader
 from regard.decoding.load_model_and_tokenizers import shipped
 from regard.models import (
@@ -304,4 +304,4 @@ def test_the_classifier_of_texts_that_ships_reads_them_in_order() -> None:
 def test_the_classifier_of_sounds_that_ships_answers() -> None:
     code, output, _ = run("tone:rising:4")
     assert code == 0
-    assert output.split()[0] in photos_and_digits.WORDS
+    assert output.split()[0] in photos_and_spoken_digits.WORDS

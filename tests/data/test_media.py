@@ -18,7 +18,8 @@ import pytest
 from PIL import Image
 
 from regard.data import media, tokenizer_pair
-from regard.data.corpora import photos_and_digits, scenes, tones
+from regard.data.corpora import photos_and_spoken_digits as published
+from regard.data.corpora import scenes, tones
 from regard.data.media import PictureReader, PictureStatistics, SoundReader, resample, unheard
 from regard.decoding.load_model_and_tokenizers import SHIPPED
 from tests.support.paths import SHARED
@@ -463,16 +464,14 @@ def _pitch(x: np.ndarray) -> float:
 
 @pytest.mark.skipif(not DIGITS.exists(), reason="../shared/data/digits is missing")
 def test_digits_are_split_officially_and_by_speaker() -> None:
-    official = {split: list(photos_and_digits.spoken_digits(DIGITS, split)) for split in ("train", "valid", "test")}
+    official = {split: list(published.spoken_digits(DIGITS, split)) for split in ("train", "valid", "test")}
     assert {split: len(pairs) for split, pairs in official.items()} == {"train": 2400, "valid": 300, "test": 300}
     assert len({pair.source for pairs in official.values() for pair in pairs}) == 3000
-    apart = {
-        split: list(photos_and_digits.spoken_digits(DIGITS, split, "theo")) for split in ("train", "valid", "test")
-    }
+    apart = {split: list(published.spoken_digits(DIGITS, split, "theo")) for split in ("train", "valid", "test")}
     assert {split: len(pairs) for split, pairs in apart.items()} == {"train": 2250, "valid": 250, "test": 500}
     assert SoundReader().encode(official["test"][0].source).std() > 100
     with pytest.raises(ValueError, match=r"data.left_out is 'nobody'; the speakers are george, jackson"):
-        next(photos_and_digits.spoken_digits(DIGITS, "test", "nobody"))
+        next(published.spoken_digits(DIGITS, "test", "nobody"))
 
 
 def test_many_channels_are_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

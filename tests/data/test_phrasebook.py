@@ -14,10 +14,10 @@ import pytest
 
 from regard.data import Pair, PairReader
 from regard.data.corpora import phrasebook
-from regard.data.corpora.phrasebook import linked_phrases as french
+from regard.data.corpora.phrasebook import bilingual_phrase as french
+from regard.data.corpora.phrasebook.bilingual_phrase import EnglishWord, Phrase, TargetWord, phrase_pair, rendered
 from regard.data.corpora.phrasebook.grammar import ADJECTIVES, NAMES, NOUNS, VERBS, Clause, NounPhrase, group, predicate
 from regard.data.corpora.phrasebook.lecture_grammar import LectureGrammar
-from regard.data.corpora.phrasebook.linked_phrases import EnglishWord, Phrase, TargetWord, phrase_pair, rendered
 
 
 @cache

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.data.corpora import photos_and_digits
+from regard.data.corpora import photos_and_spoken_digits
 from regard.data.media import PictureReader
 from regard.models import EfficientNetEncoderConfig, EncoderDecoder, EncoderDecoderConfig, ShowAttendTellDecoderConfig
 from regard.models import picture_encoders as efficientnet
@@ -119,7 +119,7 @@ def test_it_sees_dogs_where_people_saw_dogs() -> None:
     network = efficientnet.EfficientNet().eval()
     network.load_state_dict(efficientnet.renamed(weights))
     captions: dict[str, list[str]] = {}
-    for pair in photos_and_digits.photo_captions(PHOTOS, "test"):
+    for pair in photos_and_spoken_digits.photo_captions(PHOTOS, "test"):
         captions.setdefault(pair.source, []).append(pair.target)
     dogs = [name for name, several in captions.items() if all(" dog " in f" {text} " for text in several)][:12]
     none = [name for name, several in captions.items() if not any("dog" in text for text in several)][:12]

@@ -16,7 +16,7 @@ from regard import attend, note, watch
 from regard.seeing import call as call_module
 from regard.seeing import taps, trace
 from regard.seeing.analysis import ablate
-from regard.seeing.head_comparison import evenly_spaced
+from regard.seeing.rollout_and_distances import evenly_spaced
 from regard.seeing.watch import local
 
 transformers = pytest.importorskip("transformers")

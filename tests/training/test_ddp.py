@@ -13,8 +13,8 @@ import torch
 from regard.data import EncodedCorpus, Pair, TokenizerPair
 from regard.models import EncoderDecoder
 from regard.training import fit, recipe_files
+from regard.training.run_batches import UpdateBatches
 from regard.training.tasks import recipe_task
-from regard.training.update_batches import UpdateBatches
 from tests.support.tiny_training import measured, recipe_file
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Training classifiers: `classify` shows what was used; labels; rows held out. (test_shipped_recipes.py trains all.)"""
+"""Training classifiers: `classify` shows what was used; labels; rows held out."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import regard
-from regard.decoding import answer_scores as answers_module
+from regard.decoding import explainable_answers as answers_module
 from regard.decoding import load_model_and_tokenizers
 from regard.decoding.generation import generate
 from regard.viewer import library as library_module

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from .backends import fused, reference, sdpa
-from .common import AUTOCAST, check_device, differentiated_once, no_kernel, takes, traced
 from .energies import Exact, ScaledDot
 from .energy_matrix import EnergyMatrix, clear_hidden_keys, split
 from .masks import Dense, Mask, MaskMod
 from .modifiers import Modifier
 from .normalizers import FunctionNormalizer, Normalizer, Proportional, Softmax
+from .parts import AUTOCAST, check_device, differentiated_once, no_kernel, takes, traced
 from .ragged_sequences import JaggedBatch, Sequences
 from .weights import Weights
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from .common import ChangedInPlaceError, TensorVersions, as_range, select, span
+from .parts import ChangedInPlaceError, TensorVersions, as_range, select, span
 from .statistics import OF_CONTRIBUTIONS, Block, Top, flat_outputs
 from .weights import answers, contributed
 

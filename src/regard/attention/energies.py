@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from .common import Part, depends_on_place, forward_mode, positive, readable, transformed
-from .kernels import TRITON, additive_tiles
+from .kernels import TRITON, additive_cpu
+from .parts import Part, depends_on_place, forward_mode, positive, readable, transformed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +108,7 @@ class TanhForm(EnergyForm):
 
     def kernel_energies(self, a: Tensor, b: Tensor) -> Tensor:
         if a.device.type == "cpu":
-            return additive_tiles.TanhEnergies.apply(a, b, self.weight.to(a.dtype))  # type: ignore[no-any-return]
+            return additive_cpu.TanhEnergies.apply(a, b, self.weight.to(a.dtype))  # type: ignore[no-any-return]
         from .kernels.additive_triton import pairwise
 
         return pairwise(a, b, self.weight)

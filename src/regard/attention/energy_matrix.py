@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from .common import exact, grid, positions, readable, unravel
 from .energies import DotForm, PairForm
+from .parts import exact, grid, positions, readable, unravel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from .common import Index
     from .energies import Energy, EnergyForm
     from .masks import Interval, Mask
     from .modifiers import Modifier
+    from .parts import Index
 
 ON_GPU = 8
 """How many times larger blocks are on a GPU, where launching a kernel takes time and blocks need not fit a cache."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from .common import (
+from .parts import (
     Part,
     at_each_index,
     batch_and_head,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Int
     from torch import Tensor
 
-    from .common import Batch
+    from .parts import Batch
 
     Interval = tuple[Tensor, Tensor]
     MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]

@@ -24,7 +24,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
-from .common import (
+from .energies import ScaledDot
+from .energy_matrix import EnergyMatrix, split
+from .parts import (
     Part,
     at_each_index,
     batch_and_head,
@@ -37,8 +39,6 @@ from .common import (
     takes,
     whole,
 )
-from .energies import ScaledDot
-from .energy_matrix import EnergyMatrix, split
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from .common import Batch
     from .energies import Energy, EnergyForm
+    from .parts import Batch
 
     Layout = Literal["half", "interleaved"]
 

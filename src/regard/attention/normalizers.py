@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from .common import Part, argument_name, brief, check_device, depends_on_place, fits, positive, readable, takes, traced
+from .parts import Part, argument_name, brief, check_device, depends_on_place, fits, positive, readable, takes, traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from .common import Index
+    from .parts import Index
 
 ONE_NUMBER = 256.0
 """Up to this size one float32 per row is enough. It is rounded by at most 2⁻²⁴ of its size, 1.5e-5, and a softmax's

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .common import readable
 from .masks import Dense, Mask, padding
+from .parts import readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

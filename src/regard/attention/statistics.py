@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from .common import positions, span, traced
 from .normalizers import RowState, Softmax, largest, mark_empty
+from .parts import positions, span, traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from .common import Index
     from .energy_matrix import EnergyMatrix
     from .normalizers import Normalizer
+    from .parts import Index
     from .weights import Weights
 
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from .attend import listeners, notify
-from .common import exact, no_kernel, plain
 from .energies import EnergyForm, TanhForm
 from .energy_matrix import EnergyMatrix, split
-from .kernels import additive_loop
+from .kernels import additive_steps
 from .masks import padding
 from .normalizers import Softmax
+from .parts import exact, no_kernel, plain
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -56,7 +56,7 @@ class Memory:
         self.values, self.places, self._no_keys = k if v is None else v, k.shape[1], k[:, :0]
         self.keys, self.form = self._projected(k)
         self._seen = None if lengths is None else padding(lengths).dense((k.shape[0],), 1, self.places, k.device)
-        self._entries: additive_loop.Entries | None = None
+        self._entries: additive_steps.Entries | None = None
         if isinstance(self.form, TanhForm) and normalize == _SOFTMAX and torch.is_grad_enabled() and not no_kernel():
             self._sum_gradients(self.form.weight.to(self.keys.dtype))
 
@@ -68,13 +68,13 @@ class Memory:
         return keys, form
 
     def _sum_gradients(self, weight: Float[Tensor, "d"]) -> None:
-        """From now on gradients of keys and values are summed in place over the steps (`kernels/additive_loop.py`)."""
+        """From now on gradients of keys and values are summed in place over the steps (`kernels/additive_steps.py`)."""
         keys, values = self.keys.detach(), self.values.detach()
         if self.room:
             keys, values = (torch.nn.functional.pad(x, (0, 0, 0, self.room)) for x in (keys, values))
-        entries = additive_loop.Entries(keys, values, weight)
+        entries = additive_steps.Entries(keys, values, weight)
         self._entries, self._weight = entries, weight
-        self._edge: Tensor = additive_loop.Write.apply(keys.new_empty(0), self.keys, self.values, entries, 0)
+        self._edge: Tensor = additive_steps.Write.apply(keys.new_empty(0), self.keys, self.values, entries, 0)
 
     def query(self, q: Float[Tensor, "sentences queries d_q"]) -> Float[Tensor, "sentences queries d"]:
         """The energy's projection of queries."""
@@ -85,7 +85,7 @@ class Memory:
     ) -> Float[Tensor, "sentences queries places"]:
         """form(a, b_j) of projected queries, in float32 at least; −∞ on padding and where `mask` hides a place."""
         if isinstance(self.form, TanhForm) and not torch.is_grad_enabled() and plain(a):
-            e = additive_loop.energies(a, self.keys, self.form.weight.to(self.keys.dtype))
+            e = additive_steps.energies(a, self.keys, self.form.weight.to(self.keys.dtype))
         else:
             with exact(a.device):
                 e = self.form(a, self.keys)
@@ -110,7 +110,7 @@ class Memory:
         """z, w and the state of the normalizer, for projected queries."""
         if self._entries is not None:
             seen = self.seen(a.shape[1], mask)
-            return *additive_loop.Look.apply(a, self._weight, self._edge, self._entries, self.places, seen), None
+            return *additive_steps.Look.apply(a, self._weight, self._edge, self._entries, self.places, seen), None
         e = self.energies(a, mask)
         w, state = self.normalize.both(e) if listeners else (self.normalize(e), None)
         return self.mix(w), w, state
@@ -127,7 +127,7 @@ class Memory:
         if at >= entries.keys.shape[1]:
             raise ValueError(f"this memory was made for {at} places, and all are taken; start it with more room")
         entries.keys[:, at], entries.values[:, at] = key[:, 0].detach(), value[:, 0].detach()
-        self._edge = additive_loop.Write.apply(self._edge, key, value, entries, at)
+        self._edge = additive_steps.Write.apply(self._edge, key, value, entries, at)
 
     def _whole(self) -> tuple[Tensor, Tensor]:
         """Keys and values of all places."""

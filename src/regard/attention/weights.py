@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from . import statistics
-from .common import TensorVersions, as_range, exact, positions, readable, select, span
 from .energy_matrix import EnergyMatrix
 from .kernels import statistics as kernels
 from .normalizers import RowState, Unchanged, mark_empty
+from .parts import TensorVersions, as_range, exact, positions, readable, select, span
 from .statistics import Stats, Top, blocks, flat_outputs
 
 if TYPE_CHECKING:

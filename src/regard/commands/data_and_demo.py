@@ -59,7 +59,7 @@ def idf(
 
     from ..data.rows import text
     from ..data.tokenizer_pair import document_counts, inverse_document_frequency
-    from ..messages import count_of
+    from ..wording import count_of
 
     contents = [text(file) for file in files]
     documents = [each for each in (contents if len(files) > 1 else contents[0].split("\n")) if each.strip()]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..messages import count_of
+from ..wording import count_of
 from . import inputs, options
 from .options import app, check_outputs, check_port, find_device
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from ..decoding.answer_scores import AnswerInputs
+    from ..decoding.explainable_answers import AnswerInputs
     from ..seeing.corpus import Sums
     from ..seeing.effects import Effects
     from ..seeing.trace import Seen
@@ -90,7 +90,7 @@ def _watch_huggingface(name: str, text: str, second: str | None, device: str, tr
 
 def _watch_own(name: str, text: str, second: str | None, device: str) -> Seen:
     from ..decoding import load_model_and_tokenizers
-    from ..decoding.answer_scores import TASKS, reads_file, watch_file, watch_text
+    from ..decoding.explainable_answers import TASKS, reads_file, watch_file, watch_text
 
     if second is not None:
         raise ValueError(f"{name} reads one sentence; --with is for models that read pairs")
@@ -271,7 +271,7 @@ def effects(
 def _language_model(name: str, device: str, trust_remote_code: bool) -> tuple[nn.Module, Callable[[str], AnswerInputs]]:
     """A model that continues a text, of Hugging Face or of regard, and the next tokens that it may give to a text."""
     from ..decoding import load_model_and_tokenizers
-    from ..decoding.answer_scores import text_model_answers, writer_answers
+    from ..decoding.explainable_answers import text_model_answers, writer_answers
     from ..seeing.text_models import load_text_model
 
     if load_model_and_tokenizers.is_own_model(name):
@@ -451,7 +451,7 @@ def _library(what: str | None, texts: list[str], second: str | None) -> Library:
 
 def _read_file(library: Library, model: ModelEntry, file: str) -> TraceView:
     """The trace of a captioner or a classifier of sounds that reads a file."""
-    from ..decoding.answer_scores import watch_file
+    from ..decoding.explainable_answers import watch_file
     from ..viewer.trace_view import TraceView
 
     seen, grid = watch_file(library.loaded(model), file)

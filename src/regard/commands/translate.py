@@ -11,7 +11,7 @@ from unicodedata import normalize
 
 import typer
 
-from ..messages import count_of
+from ..wording import count_of
 from . import inputs, options
 from .options import app, check_outputs, find_device, output_console, remark, search_settings, warn_unknown_words
 

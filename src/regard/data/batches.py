@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from ..messages import count_of
 from ..special_tokens import BEGIN, END, PAD
+from ..wording import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..files import DamagedFileError, read_object, replacing_folder
-from ..messages import count_of
 from ..special_tokens import BEGIN, END, UNKNOWN
+from ..wording import count_of
 from .tokenizer import SPACE, Tokenizer
 from .tokenizer_pair import LabelSet, UnknownLabelError, inverse_document_frequency
 

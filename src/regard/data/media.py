@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from ..messages import count_of
+from ..wording import count_of
 from .corpora import scenes, tones
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, get_args
 
-from ..messages import count_of
+from ..wording import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

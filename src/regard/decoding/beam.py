@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import torch
 
-from ..layers.kernels.cpu import packed_weights
+from ..layers.kernels.packed_products import packed_weights
 from ..models.decoder import Decoder
 from ..special_tokens import BEGIN, END, PAD, UNKNOWN
 
@@ -400,7 +400,7 @@ def search(
     if len(annotations.lengths) == 0:
         return []
     from .constrained_search import constrained_search
-    from .search_graphs import graphs_of, recordable
+    from .search_cuda_graphs import graphs_of, recordable
 
     most, device, places = limits(annotations.lengths, longest, decoder.most_steps), annotations.vectors.device, None
     starts = _checked_prefixes(prefixes, len(most), decoder)

@@ -34,13 +34,13 @@ from ..attention.normalizers import Proportional, Softmax
 from ..attention.step import Memory
 from ..files import write_text
 from ..layers import pooling, recurrent, transformer
-from ..layers.kernels import cpu
+from ..layers.kernels import packed_products
 from ..layers.kernels.gates import lstm
 from ..layers.recurrent import LSTMN, RecurrentLayer
 from ..layers.sound import LogMel
 from ..models.classifier import Classifier
 from ..models.decoder import State
-from ..models.tagged_decoders import DecoderSwitch, SwitchState, TagEncoder
+from ..models.decoders_by_tag import DecoderSwitch, SwitchState, TagEncoder
 from ..special_tokens import BEGIN, END, PAD, UNKNOWN
 from .load_model_and_tokenizers import export_files, require_free
 
@@ -112,7 +112,7 @@ def formulas() -> Iterator[list[Tensor]]:
         (recurrent, "attend_step", attend_step),
         (LogMel, "forward", _log_mel),
         (TanhForm, "__call__", _tanh_form),
-        (cpu, "pays", never),
+        (packed_products, "pays", never),
         (Tensor, "take_along_dim", _take_along),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]

@@ -1,8 +1,8 @@
 """Layers: multi-head attention, position encodings, Transformer layers, recurrent cells with attention."""
 
-from .kernels.cpu import Dropout as Dropout
-from .kernels.cpu import linear as linear
-from .kernels.cpu import packed_weights as packed_weights
+from .kernels.packed_products import Dropout as Dropout
+from .kernels.packed_products import linear as linear
+from .kernels.packed_products import packed_weights as packed_weights
 from .positions import LearnedPositions as LearnedPositions
 from .positions import RotaryPositions as RotaryPositions
 from .positions import SinusoidalPositions as SinusoidalPositions

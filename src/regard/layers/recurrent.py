@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from ..attention.common import exact
 from ..attention.energies import Additive
+from ..attention.parts import exact
 from ..attention.step import Memory, attend_step
-from .kernels.cpu import multiply
 from .kernels.gates import gru, lstm
+from .kernels.packed_products import multiply
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from ..attention.common import exact
+from ..attention.parts import exact
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

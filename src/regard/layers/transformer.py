@@ -11,7 +11,7 @@ from ..attention import attend
 from ..attention.energies import ScaledDot
 from ..attention.masks import causal
 from ..attention.modifiers import Alibi, Modified
-from .kernels.cpu import Dropout, linear
+from .kernels.packed_products import Dropout, linear
 from .positions import RotaryPositions
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import torch
 from torch import nn
 
-from ..layers.kernels.cpu import Dropout
+from ..layers.kernels.packed_products import Dropout
 from ..layers.pooling import (
     AttentionPooling,
     LastPooling,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..layers.kernels.cpu import linear
+from ..layers.kernels.packed_products import linear
 from .configurations import PartConfig
 
 if TYPE_CHECKING:

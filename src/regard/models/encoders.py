@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..attention.masks import padding
-from ..layers.kernels.cpu import Dropout
+from ..layers.kernels.packed_products import Dropout
 from ..layers.positions import absolute_positions
 from ..layers.recurrent import LSTMN, RecurrentLayer
 from ..layers.sound import LogMel

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..attention.energies import Additive
 from ..attention.step import Memory, attend_step
-from ..layers.kernels.cpu import Dropout, linear
+from ..layers.kernels.packed_products import Dropout, linear
 from ..layers.recurrent import LSTMN, LSTMNState, loop_dtype, wide
 from .decoder import Decoder, DecoderConfig, DecoderOutput, State, beam_rows, output_matrix
 from .encoders import token_embedding

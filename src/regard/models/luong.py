@@ -10,7 +10,7 @@ from torch import nn
 
 from ..attention.masks import dense
 from ..attention.step import attend_step
-from ..layers.kernels.cpu import linear
+from ..layers.kernels.packed_products import linear
 from ..layers.recurrent import LocalAttention
 from .decoder import output_matrix
 from .recurrent_decoder import RecurrentDecoder, RecurrentStep

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import nn
 
-from ..layers.kernels.cpu import Dropout
+from ..layers.kernels.packed_products import Dropout
 from ..layers.positions import GridPositions
 from ..layers.transformer import FeedForward
 from .configurations import Annotations

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ..layers.kernels.cpu import linear
+from ..layers.kernels.packed_products import linear
 from ..special_tokens import UNKNOWN
 from .decoder import Decoder, DecoderOutput, Loss, State
 

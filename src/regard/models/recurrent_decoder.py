@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..attention.energies import Additive, Concat, Dot, General
 from ..attention.step import Memory
-from ..layers.kernels.cpu import Dropout, linear
+from ..layers.kernels.packed_products import Dropout, linear
 from ..layers.recurrent import Hidden, RecurrentCell, loop_dtype, wide
 from .configurations import CellKind  # noqa: TC001  read at run time
 from .decoder import Decoder, DecoderConfig, DecoderOutput, State, beam_rows, output_matrix

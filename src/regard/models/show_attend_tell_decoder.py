@@ -11,7 +11,7 @@ from torch import nn
 from ..attention.energies import Additive
 from ..attention.normalizers import Hard, Softmax
 from ..attention.step import Memory, attend_step
-from ..layers.kernels.cpu import Dropout, linear
+from ..layers.kernels.packed_products import Dropout, linear
 from ..layers.recurrent import RecurrentCell, loop_dtype, wide
 from .configurations import UNBOUNDED
 from .decoder import DecoderConfig, DecoderOutput, output_matrix

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import torch
 from torch import nn
 
-from ..attention.common import readable
 from ..attention.masks import padding
-from ..layers.kernels.cpu import Dropout
+from ..attention.parts import readable
+from ..layers.kernels.packed_products import Dropout
 from ..layers.positions import absolute_positions
 from ..layers.transformer import DecoderLayer
 from .decoder import Decoder, DecoderConfig, DecoderOutput, State, beam_rows, output_matrix

@@ -1,16 +1,6 @@
 """Analysis: head patterns, induction and retrieval heads, rollout, ablation, effects, distances between heads."""
 
 from .effects import Effects, effects
-from .head_comparison import (
-    classical_scaling,
-    flow,
-    head_distances,
-    head_matches,
-    induction_scores,
-    repeated_sequence,
-    retrieval_scores,
-    rollout,
-)
 from .interventions import ablate
 from .logit_attribution import (
     EnergyAttribution,
@@ -23,6 +13,16 @@ from .logit_attribution import (
     value_weighted_attention,
 )
 from .patterns import THRESHOLDS, Patterns
+from .rollout_and_distances import (
+    classical_scaling,
+    flow,
+    head_distances,
+    head_matches,
+    induction_scores,
+    repeated_sequence,
+    retrieval_scores,
+    rollout,
+)
 from .text_models import TokenizedText
 
 __all__ = [

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ..attention.common import ChangedInPlaceError, version_of
 from ..attention.contributions import Contributions
 from ..attention.energies import DotForm
 from ..attention.energy_matrix import EnergyMatrix
 from ..attention.masks import dense
 from ..attention.modifiers import Bias, Modifier, SoftCap
 from ..attention.normalizers import Softmax
+from ..attention.parts import ChangedInPlaceError, version_of
 from ..attention.weights import Weights
 from .generation_passes import Rounded, joined_mask, joined_modifiers, with_short_masks
 

@@ -30,7 +30,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from ..attention.common import TensorVersions
+from ..attention.parts import TensorVersions
 from .interventions import ModelIntervention, OutputRecorder, RowReplacement, Site, applied
 from .terminal import ResultTable, Tabular
 from .terminal import progress as progress_bar

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from ..attention.common import Batch
     from ..attention.energy_matrix import EnergyMatrix
     from ..attention.masks import Interval
+    from ..attention.parts import Batch
     from .call import Call
 
 IN_ITS_OWN_CODE = "softmax in its own code"

@@ -32,11 +32,11 @@ import torch
 from rich.table import Table
 from rich.text import Text
 
-from ..attention.common import span
 from ..attention.normalizers import Unchanged
+from ..attention.parts import span
 from .corpus import Sums
 from .generation_passes import CLOSED
-from .head_comparison import entry_weights, evenly_spaced, layer_stack
+from .rollout_and_distances import entry_weights, evenly_spaced, layer_stack
 from .terminal import ResultTable, Tabular, heatmap
 
 if TYPE_CHECKING:

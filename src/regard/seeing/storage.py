@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..attention.common import UnknownPartError
 from ..attention.energies import EnergyForm
 from ..attention.energy_matrix import EnergyMatrix
 from ..attention.masks import causal, dense
 from ..attention.modifiers import Modifier
 from ..attention.normalizers import Normalizer, Softmax
+from ..attention.parts import UnknownPartError
 from ..files import DamagedFileError, replacing_folder
 from .call import Call
 from .generation_passes import Intervals
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ..attention.common import Part
     from ..attention.masks import Mask
+    from ..attention.parts import Part
 
 MOST = 1 << 31
 """Bytes that may wait on the GPU for their copy; beyond, the caller waits for the oldest."""

@@ -23,12 +23,12 @@ from torch.nn.attention import flex_attention as flex
 from torch.overrides import has_torch_function_variadic
 
 from ..attention.attend import check, listeners, notify
-from ..attention.common import AUTOCAST
 from ..attention.energies import ScaledDot
 from ..attention.energy_matrix import EnergyMatrix
 from ..attention.masks import causal, mask_mod, window
 from ..attention.modifiers import ScoreMod
 from ..attention.normalizers import Normalizer, Softmax, Unchanged
+from ..attention.parts import AUTOCAST
 from .call import BUDGET, Call, dot_energies
 from .trace import ATTENTION, STATE_SPACE
 from .watch import (

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from ..attention.common import Batch
+    from ..attention.parts import Batch
 
 NAMES = tuple(inspect.signature(F.multi_head_attention_forward).parameters)
 DEFAULTS = {

@@ -18,9 +18,9 @@ import torch
 from torch.nn import functional as F
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..attention.common import ChangedInPlaceError, TensorVersions, version_of
 from ..attention.energy_matrix import EnergyMatrix
 from ..attention.normalizers import Unchanged
+from ..attention.parts import ChangedInPlaceError, TensorVersions, version_of
 from .call import Call
 from .generation_passes import IN_ITS_OWN_CODE
 from .watch import (

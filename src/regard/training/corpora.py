@@ -26,8 +26,8 @@ from ..data.tokenizer import Tokenizer
 from ..data.tokenizer_pair import TokenizerPair, UnknownLabelError, make_reader
 from ..decoding.load_model_and_tokenizers import find
 from ..files import replacing_folder, sha256, write_checksums
-from ..messages import count_of
 from ..special_tokens import END, UNKNOWN
+from ..wording import count_of
 from .parameters import WarmStart
 from .recipe_files import expand_patterns, file_names, folder, require_path
 from .recipe_sections import (
@@ -105,7 +105,7 @@ def read(data: Data, split: SplitName, source: str = "text") -> Corpus:
         return Corpus([_generator_pairs(data, split)])
     if isinstance(data, TextData | PhrasesData):
         return Corpus([PairReader(_running_text(data, split))])
-    from ..data.corpora.photos_and_digits import photo_captions, spoken_digits
+    from ..data.corpora.photos_and_spoken_digits import photo_captions, spoken_digits
 
     if isinstance(data, DigitsData):
         return Corpus([PairReader(list(spoken_digits(_data_folder(data), split, data.left_out)))])

@@ -19,8 +19,8 @@ from torch import distributed, nn
 from torch.autograd.function import once_differentiable
 
 from ..data.batches import Batch
-from ..messages import count_of
 from ..models.decoder import Loss
+from ..wording import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,10 +18,10 @@ from ..data.encoding import EncodedCorpus
 from ..data.rows import PairReader
 from ..data.tokenizer_pair import UnknownLabelError
 from ..decoding.translation import translate
-from ..messages import count_of
 from ..models.encoder_decoder import EncoderDecoder
 from ..seeing.align import alignment_error_rate, best_links, join_pieces, merge_pieces, parse_links, pointing_hits
 from ..special_tokens import END, UNKNOWN
+from ..wording import count_of
 from . import scores
 from .corpora import read, running
 from .run_folder import RECIPE, Run

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from rich.console import Console
 
 from ..files import DamagedFileError, make_folder, remove_unfinished
-from ..messages import redacted
+from ..wording import redacted
 from .checkpoint import read_checkpoint, seed_everything
 from .corpora import check, check_tokenizer
 from .devices import (
@@ -34,6 +34,7 @@ from .devices import (
 )
 from .parameters import WarmStart
 from .recipe_sections import GIVEN
+from .run_batches import Corpora, pin_revision
 from .run_folder import (
     Provenance,
     Run,
@@ -45,7 +46,6 @@ from .run_folder import (
     require_open,
 )
 from .tasks import recipe_task
-from .update_batches import Corpora, pin_revision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

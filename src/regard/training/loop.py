@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..decoding.load_model_and_tokenizers import outdated_exports
-from ..decoding.search_graphs import release_graphs
+from ..decoding.search_cuda_graphs import release_graphs
 from ..files import replacing_folder
-from ..messages import redacted
 from ..models.encoder_decoder import EncoderDecoder
 from ..models.saved_weights import PretrainedModel
+from ..wording import redacted
 from .checkpoint import (
     CheckpointEntry,
     Checkpoints,
@@ -74,9 +74,9 @@ if TYPE_CHECKING:
     from ..models.saved_weights import Kind
     from .fitting import ProgressBar
     from .recipe_sections import TrainingSection
+    from .run_batches import Corpora
     from .run_folder import Run, RunExtension
     from .tasks import Task
-    from .update_batches import Corpora
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,14 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
 from ..files import write_text
-from ..messages import count_of
 from ..models.decoder import Loss
+from ..wording import count_of
 from .devices import Processes, ignore_signals
 from .recipe import recipe_toml
 from .recipe_sections import Reader, RecipeError, Section, TrainingSection, key, natural
+from .run_batches import Corpora, UpdateBatches
 from .run_folder import Run
 from .tasks import Task
-from .update_batches import Corpora, UpdateBatches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

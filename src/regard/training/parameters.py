@@ -14,12 +14,12 @@ import torch
 from ..data.tokenizer import Tokenizer, tokenizer_trainer
 from ..data.tokenizer_pair import LabelSet, TokenizerPair
 from ..decoding.load_model_and_tokenizers import find
-from ..messages import count_of
 from ..models.classifier import Classifier, ClassifierConfig
+from ..models.decoders_by_tag import MultiDecoder
 from ..models.encoder_decoder import EncoderDecoder
 from ..models.saved_weights import MODEL_TYPES, read
 from ..models.saved_weights import load as load_model
-from ..models.tagged_decoders import MultiDecoder
+from ..wording import count_of
 from .recipe_sections import GIVEN
 
 if TYPE_CHECKING:

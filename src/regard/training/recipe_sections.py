@@ -27,8 +27,8 @@ from typing import (
     get_type_hints,
 )
 
-from ..messages import count_of, shown, unknown_key_sentence
 from ..plugins import UNKNOWN_KIND, PluginError, load_plugin, plugin_path
+from ..wording import count_of, shown, unknown_key_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

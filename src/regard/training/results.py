@@ -17,9 +17,9 @@ from rich.text import Text
 
 from ..decoding.load_model_and_tokenizers import enclosing_run, is_earlier
 from ..files import read_object, write_text
-from ..messages import count_of
 from ..models.saved_weights import WEIGHTS, weights_sha256
 from ..seeing.figures import save_curves
+from ..wording import count_of
 from .evaluation import TaskEvaluation, TranslationEvaluation
 from .run_folder import METRICS, RECIPE, RESULTS, flat_settings, learning_curve, validation_column
 from .scores import LabelScore, LengthBin, Score

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..decoding.load_model_and_tokenizers import is_earlier, record_run_exports
 from ..files import is_leftover, make_folder, read_object, remove_unfinished, sha256, write_text
-from ..messages import is_secret, redacted
+from ..wording import is_secret, redacted
 from .recipe import recipe_toml
 from .recipe_files import load_recipe
 

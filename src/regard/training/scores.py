@@ -8,8 +8,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..messages import count_of
 from ..special_tokens import UNKNOWN
+from ..wording import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

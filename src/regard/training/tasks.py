@@ -11,12 +11,12 @@ import torch
 
 from ..data.batches import AdjacentWindows, Batches, RandomWindows
 from ..decoding.translation import translate
-from ..messages import count_of
 from ..models.classifier import Classifier
+from ..models.decoders_by_tag import MultiDecoder
 from ..models.encoder_decoder import EncoderDecoder
-from ..models.tagged_decoders import MultiDecoder
 from ..plugins import load_plugin
 from ..special_tokens import UNKNOWN
+from ..wording import count_of
 from . import scores
 from .devices import moved
 from .recipe import recipe_toml
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..models.decoder import Loss
     from ..models.saved_weights import PretrainedModel
     from .recipe import Recipe
-    from .update_batches import EpochBatches
+    from .run_batches import EpochBatches
 
 
 def task_class(name: str) -> type[Task]:

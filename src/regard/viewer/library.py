@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..decoding.answer_scores import watch_text
 from ..decoding.beam import check_step
+from ..decoding.explainable_answers import watch_text
 from . import guard
 from .guard import RequestError
 from .trace_view import TraceView

@@ -17,9 +17,9 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from ..attention.statistics import Cells
-from ..decoding.answer_scores import classifier_answers
 from ..decoding.beam import beam_history
 from ..decoding.classification import classify
+from ..decoding.explainable_answers import classifier_answers
 from ..decoding.translation import translate
 from ..seeing.watch import watch
 from ..special_tokens import BEGIN, END

@@ -29,7 +29,7 @@ from starlette.responses import FileResponse
 from starlette.staticfiles import StaticFiles
 
 from .. import __version__
-from ..messages import problem_sentence
+from ..wording import problem_sentence
 from .guard import ANY_ADDRESS, LOOPBACK, ClientDisconnected, Guard, RequestError, TimedProtocol
 from .model_routes import model_router
 from .responses import JSON, SCRIPT, STATIC

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..seeing.align import group_pieces
-from ..seeing.head_comparison import evenly_spaced
 from ..seeing.patterns import THRESHOLDS, Patterns
+from ..seeing.rollout_and_distances import evenly_spaced
 from ..seeing.storage import load_trace
 from ..seeing.text_models import WORD_START, TokenizedText
 from .responses import rounded

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
-from ..common import digits, no_kernel, traced
 from ..normalizers import mark_empty
+from ..parts import digits, no_kernel, traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from ..common import Batch, Part
     from ..energy_matrix import EnergyMatrix
     from ..normalizers import Normalizer
+    from ..parts import Batch, Part
 
     _AnyPart = TypeVar("_AnyPart", bound=Part)
 

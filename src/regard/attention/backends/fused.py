@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.checkpoint import checkpoint, get_device_states, set_device_states
 
-from ..common import TensorVersions, exact, no_kernel, readable
 from ..energies import check_pairwise
-from ..kernels import additive_tiles
+from ..kernels import additive_cpu
+from ..parts import TensorVersions, exact, no_kernel, readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -187,7 +187,7 @@ def refusal(energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: f
 
 
 def how(energies: EnergyMatrix, normalize: Normalizer, v: Tensor) -> str:
-    reason, _ = additive_tiles.refusal(energies, normalize, v)
+    reason, _ = additive_cpu.refusal(energies, normalize, v)
     if reason is None:
         return "the additive kernel, in O(T) memory"
     if energies.form.has_kernel(v.device.type, energies.precision):
@@ -198,7 +198,7 @@ def how(energies: EnergyMatrix, normalize: Normalizer, v: Tensor) -> str:
 def run(
     energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float, weights: bool
 ) -> tuple[Tensor, Tensor | None]:
-    reason, bounds = additive_tiles.refusal(energies, normalize, v)
+    reason, bounds = additive_cpu.refusal(energies, normalize, v)
     if reason is None:
-        return additive_tiles.attention(energies, normalize.temperature, v, bounds, dropout)
+        return additive_cpu.attention(energies, normalize.temperature, v, bounds, dropout)
     return run_blocks(energies, normalize, v, dropout, weights)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..common import exact
+from ..parts import exact
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from ..common import exact, grid, no_kernel, traced
 from ..normalizers import mark_empty
+from ..parts import exact, grid, no_kernel, traced
 
 if TYPE_CHECKING:
     from torch import Tensor

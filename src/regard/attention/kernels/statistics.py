@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import pad
 
-from ..common import positions, span
 from ..normalizers import RowState
+from ..parts import positions, span
 from ..statistics import WIDEST, Top
 from . import TRITON, ceil
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ...attention.common import no_kernel
 from ...attention.kernels import has_triton
+from ...attention.parts import no_kernel
 
 if TYPE_CHECKING:
     from jaxtyping import Float

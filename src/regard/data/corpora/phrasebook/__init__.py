@@ -8,10 +8,10 @@ from random import Random
 from typing import TYPE_CHECKING, Literal, get_args
 
 from ...rows import Pair
+from .bilingual_phrase import Language, rendered
 from .grammar import sentence, with_invented_words
 from .lecture_grammar import LectureGrammar
 from .lecture_grammar import lecture_sentences as shown_sentences
-from .linked_phrases import Language, rendered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

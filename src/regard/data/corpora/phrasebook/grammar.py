@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
-from .linked_phrases import (
+from .bilingual_phrase import (
     EMPTY,
     Conjugation,
     EnglishWord,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from .linked_phrases import (
+from .bilingual_phrase import (
     EMPTY,
     Conjugation,
     EnglishWord,

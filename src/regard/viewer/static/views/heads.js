@@ -3,6 +3,7 @@ import { callOf, fileParts, labelAt, layerTitle, sideOf } from "../data/tokens.j
 import { clipped, inks, onPaper, write } from "../draw/canvas.js";
 import { bounded, callChoice, el, headButtons, number, refill, sinkTick, slider, tick } from "../draw/elements.js";
 import { AnswerChoice } from "./answer_choice.js";
+import { HeadsAside, hiddenNames } from "./heads_findings.js";
 import {
   drawLines,
   LayerPanel,
@@ -16,7 +17,6 @@ import {
   TokenPointer,
   toggled,
 } from "./heads_links.js";
-import { HeadsAside, hiddenNames } from "./heads_sidebar.js";
 
 /** @typedef {import("./heads_links.js").Pin} Pin */
 

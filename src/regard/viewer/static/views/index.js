@@ -1,7 +1,6 @@
 // The table of views, in the order of their tabs: keys 1 to 9, 0, then the first letter. Each describes itself in its own module;
 // tabs, keys, the tour and the server's list (viewer/responses.py) come from here.
 
-import { read } from "./classify.js";
 import { effects } from "./effects.js";
 import { generation } from "./generation.js";
 import { heads } from "./heads.js";
@@ -11,6 +10,7 @@ import { map } from "./map.js";
 import { model } from "./model.js";
 import { neuron } from "./neuron.js";
 import { picture } from "./picture.js";
+import { read } from "./read.js";
 import { sound } from "./sound.js";
 import { translate } from "./translate.js";
 

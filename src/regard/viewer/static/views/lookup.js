@@ -11,7 +11,7 @@ import {
   pythonCall,
   shapes,
   weights,
-} from "./lookup_compute.js";
+} from "./lookup_formulas.js";
 import { makePlot, makePositionsPlot } from "./lookup_plot.js";
 
 /** @type {View} */

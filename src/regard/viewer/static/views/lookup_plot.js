@@ -3,7 +3,7 @@ import { inks, makeAxes, makeBoard, place, polyline, shortened } from "../draw/c
 import { colored } from "../draw/colors.js";
 import { el } from "../draw/elements.js";
 import { figure, TABLES, written } from "./lookup.js";
-import { average, energies, MOST_POSITION, POSITIONS, weights } from "./lookup_compute.js";
+import { average, energies, MOST_POSITION, POSITIONS, weights } from "./lookup_formulas.js";
 
 const MARGIN = { left: 48, right: 20, top: 20, bottom: 34 };
 const FIELD = 72; // cells of the field, across and down

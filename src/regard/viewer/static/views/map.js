@@ -18,7 +18,7 @@ import {
   tick,
 } from "../draw/elements.js";
 import { AnswerChoice } from "./answer_choice.js";
-import { MapCamera, MapPanel } from "./head_map.js";
+import { MapCamera, MapPanel } from "./one_head_map.js";
 
 /** @type {View} */
 export const map = {

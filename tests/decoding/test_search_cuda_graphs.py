@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from regard.attention.attend import listeners
-from regard.decoding import Hypothesis, search, search_graphs
+from regard.decoding import Hypothesis, search
 from regard.decoding.beam import Ranking, limits
-from regard.decoding.search_graphs import BYTES, SHAPES, SearchGraphs, graphs_of, recordable
+from regard.decoding.search_cuda_graphs import BYTES, SHAPES, SearchGraphs, graphs_of, recordable
 from regard.models import EncoderDecoder, EncoderDecoderConfig
 from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, batch
 
@@ -133,7 +133,7 @@ def test_graphs_find_what_the_loop_finds(decoder: str, monkeypatch: pytest.Monke
         for beams in (1, 4):
             ours = search(model, annotations, beams=beams, best=beams)
             with monkeypatch.context() as plain:
-                plain.setattr(search_graphs, "recordable", lambda decoder: False)
+                plain.setattr(search_cuda_graphs, "recordable", lambda decoder: False)
                 _same(ours, search(model, annotations, beams=beams, best=beams))
     recordings = graphs_of(model.decoder)._recordings
     assert len(recordings) == 2
@@ -150,7 +150,7 @@ def test_graphs_follow_the_weights_and_step_aside_for_hooks(monkeypatch: pytest.
         annotations = model.encode(data.source.cuda(), data.source_lengths.cuda())
         ours = search(model, annotations, beams=3)
         with monkeypatch.context() as plain:
-            plain.setattr(search_graphs, "recordable", lambda decoder: False)
+            plain.setattr(search_cuda_graphs, "recordable", lambda decoder: False)
             return ours, search(model, annotations, beams=3)
 
     for _ in range(3):

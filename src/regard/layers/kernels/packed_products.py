@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from ...attention.common import global_hooks, plain, traced, transformed
+from ...attention.parts import global_hooks, plain, traced, transformed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { LARGEST, MapCamera } from "../../../src/regard/viewer/static/views/head_map.js";
+import { LARGEST, MapCamera } from "../../../src/regard/viewer/static/views/one_head_map.js";
 import { close } from "../expected.js";
 
 const panel = { area: { x: 100, y: 50, width: 600, height: 300 }, call: { queries: 1000, keys: 2000 } };

@@ -19,7 +19,7 @@ from ..data.encoding import BpeDropout, EncodedCorpus
 from ..data.rows import BadRowError, Pair
 from ..data.tokenizer_pair import TokenizerPair
 from ..files import check_files, write_text
-from ..messages import count_of
+from ..wording import count_of
 from .corpora import VALID_PAIRS, CorpusPreparation, corpus_parts, dataset_split, pair_stream
 from .devices import ignore_signals
 from .recipe_files import folder

@@ -10,7 +10,7 @@ import {
   shapes,
   sinusoid,
   weights,
-} from "../../../src/regard/viewer/static/views/lookup_compute.js";
+} from "../../../src/regard/viewer/static/views/lookup_formulas.js";
 import { close, expected } from "../expected.js";
 
 test("weights and answers are those of regard.attend", () => {

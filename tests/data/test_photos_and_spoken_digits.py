@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from regard.data.corpora import photos_and_digits
+from regard.data.corpora import photos_and_spoken_digits as published
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,9 +25,7 @@ def folder(tmp_path: Path) -> Path:
         ("c.jpg", "test", "val", "0", "j", "k", "l", "m", "n"),
         ("d.jpg", "none", "train", "0", "o", "p", "q", "r", "s"),
     ]
-    (made / photos_and_digits.TABLE).write_text(
-        HEADER + "".join("\t".join(row) + "\n" for row in rows), encoding="utf-8"
-    )
+    (made / published.TABLE).write_text(HEADER + "".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
     (tmp_path / "multi30k").mkdir()
     for split, lines in (("train", "zero\tnull\tzéro\none\teins\tun\n"), ("val", "two\tzwei\tdeux\n")):
         with lzma.open(tmp_path / "multi30k" / f"{split}.lc.norm.tok.en-de-fr.tsv.xz", "wt", encoding="utf-8") as file:
@@ -36,20 +34,26 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_five_captions_each_by_the_official_split(folder: Path) -> None:
-    pairs = list(photos_and_digits.photo_captions(folder, "train"))
-    assert {pair.source for pair in pairs} == {str(folder / photos_and_digits.PICTURES / "a.jpg")}
+    pairs = list(published.photo_captions(folder, "train"))
+    assert {pair.source for pair in pairs} == {str(folder / published.PICTURES / "a.jpg")}
     assert [pair.target for pair in pairs] == ["a first .", "b", "c", "d", 'he said " hello']
     assert pairs[0].where.endswith("captions_1k.tsv:2")
-    assert [pair.target for pair in photos_and_digits.photo_captions(folder, "valid")] == ["e", "f", "g", "h", "i"]
+    assert [pair.target for pair in published.photo_captions(folder, "valid")] == [
+        "e",
+        "f",
+        "g",
+        "h",
+        "i",
+    ]
 
 
 def test_other_languages_are_of_the_same_pictures(folder: Path) -> None:
-    assert [pair.target for pair in photos_and_digits.photo_captions(folder, "train", "de")] == ["eins"]
-    assert [pair.target for pair in photos_and_digits.photo_captions(folder, "test", "fr")] == ["deux"]
-    assert list(photos_and_digits.photo_captions(folder, "valid", "fr")) == []  # Multi30k does not have this one
+    assert [pair.target for pair in published.photo_captions(folder, "train", "de")] == ["eins"]
+    assert [pair.target for pair in published.photo_captions(folder, "test", "fr")] == ["deux"]
+    assert list(published.photo_captions(folder, "valid", "fr")) == []  # Multi30k does not have this one
 
 
 def test_a_table_that_is_none_is_refused(folder: Path) -> None:
-    (folder / photos_and_digits.TABLE).write_text("image\tcap0\na.jpg\tb\n", encoding="utf-8")
+    (folder / published.TABLE).write_text("image\tcap0\na.jpg\tb\n", encoding="utf-8")
     with pytest.raises(ValueError, match="the header lacks cap1, cap2, cap3, cap4, split"):
-        list(photos_and_digits.photo_captions(folder, "train"))
+        list(published.photo_captions(folder, "train"))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from ..common import exact
+from ..parts import exact
 from . import has_triton
 
 if TYPE_CHECKING:

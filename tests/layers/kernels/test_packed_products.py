@@ -11,8 +11,8 @@ from torch import nn
 
 from regard.decoding import search
 from regard.layers import Dropout, linear, packed_weights
-from regard.layers.kernels import cpu
-from regard.layers.kernels.cpu import kernel_rows, pack
+from regard.layers.kernels import packed_products
+from regard.layers.kernels.packed_products import kernel_rows, pack
 from regard.models import EncoderDecoder, EncoderDecoderConfig
 from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, batch
 
@@ -63,7 +63,7 @@ def layer(monkeypatch: pytest.MonkeyPatch) -> nn.Linear:
 @pytest.fixture
 def products(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts the products with a packed matrix."""
-    calls, product = [0], cpu.product
+    calls, product = [0], packed_products.product
 
     def counted(*arguments: torch.Tensor) -> torch.Tensor:
         calls[0] += 1
@@ -98,7 +98,7 @@ def test_products_are_those_of_the_formula(layer: nn.Linear, products: list[int]
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, torch.Size]]:
     """(rows, shape of the matrix) of each product that oneDNN computes: it compiles and keeps a kernel for each."""
     calls: list[tuple[int, torch.Size]] = []
-    compute = cpu._linear
+    compute = packed_products._linear
     assert compute is not None
 
     def recorded(x: torch.Tensor, matrix: torch.Tensor, *arguments: object) -> torch.Tensor:

@@ -16,8 +16,8 @@ from regard.data.corpus_stream import CheckedRows, held_out_pairs
 from regard.training import Run, fit, recipe_files
 from regard.training.corpora import pair_stream
 from regard.training.recipe_sections import RecipeError
+from regard.training.run_batches import StreamPosition, StreamPositions, StreamUpdates, pin_revision
 from regard.training.tasks import recipe_task
-from regard.training.update_batches import StreamPosition, StreamPositions, StreamUpdates, pin_revision
 from tests.support.command_line import run_command
 from tests.support.tiny_training import corpus, measured
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field, ValidationError
 
-from regard.messages import count_of, problem_sentence
+from regard.wording import count_of, problem_sentence
 
 
 class Settings(BaseModel):

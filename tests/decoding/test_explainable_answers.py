@@ -11,7 +11,8 @@ from regard import load_trace
 from regard.data import LabelSet, Tokenizer, TokenizerPair
 from regard.data.tokenizer_pair import make_reader
 from regard.decoding import load_model_and_tokenizers
-from regard.decoding.answer_scores import (
+from regard.decoding.classification import classify
+from regard.decoding.explainable_answers import (
     check_position,
     classifier_answers,
     reads_file,
@@ -20,7 +21,6 @@ from regard.decoding.answer_scores import (
     watch_text,
     writer_answers,
 )
-from regard.decoding.classification import classify
 from regard.decoding.load_model_and_tokenizers import Pretrained
 from regard.models import (
     Classifier,
