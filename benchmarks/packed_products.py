@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import linear
 
+from regard.layers.kernels import packed_products
 from regard.layers.kernels.packed_products import pack, pays, product
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.exact:
-        cpu.kernel_rows = lambda rows: rows
+        packed_products.kernel_rows = lambda rows: rows
     if arguments.memory:
         memory()
     else:

@@ -6,16 +6,16 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import pytest
-from regard.data.blocks import CorpusPart, PairStream, held_out_pairs
 
 from regard.data import corpus_stream as corpus_blocks
+from regard.data.corpus_stream import CorpusPart, PairStream, held_out_pairs
 from regard.data.rows import BadRowError, DatasetSplit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from regard.data.blocks import CheckedRows
+    from regard.data.corpus_stream import CheckedRows
 
 ROWS = 25
 

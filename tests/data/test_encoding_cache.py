@@ -137,7 +137,7 @@ def test_processes_make_the_same_as_one(
 ) -> None:
     part = CorpusPart((str(write_tsv(tmp_path / "train.tsv", texts(200, 3))),), (0, 1))
     one, _, _ = prepared(split_of(part, longest=14), tokenizers, tmp_path / "one", tmp_path / "cache-1")
-    monkeypatch.setattr(preparation, "SMALL", 0)
+    monkeypatch.setattr(encoding_cache, "SMALL", 0)
     monkeypatch.setenv("REGARD_PROCESSES", "2")
     two, _, blocks = prepared(split_of(part, longest=14), tokenizers, tmp_path / "two", tmp_path / "cache-2")
     assert_same(one, two)
@@ -158,7 +158,7 @@ from regard.data import corpus_stream, encoding_cache
 from regard.data.corpus_stream import CorpusPart, Split
 from regard.data.encoding_cache import PreparationCache
 print("main", flush=True)
-encoding_cache.SMALL, blocks.BLOCK_ROWS = 0, 10
+encoding_cache.SMALL, corpus_stream.BLOCK_ROWS = 0, 10
 folder = Path(sys.argv[1])
 part = CorpusPart((str(folder / "train.tsv"),), (0, 1))
 cache = PreparationCache(folder / "cache")
@@ -347,7 +347,7 @@ def test_clear_counts_what_is_gone(cache: PreparationCache, monkeypatch: pytest.
 def _many_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("REGARD_PROCESSES", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(192), raising=False)
-    monkeypatch.setattr(preparation, "CONTROL_GROUP", tmp_path, raising=False)
+    monkeypatch.setattr(encoding_cache, "CONTROL_GROUP", tmp_path, raising=False)
 
 
 @pytest.mark.parametrize(

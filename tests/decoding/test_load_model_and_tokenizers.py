@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.decoding import load_model_and_tokenizers
-from regard.models import EncoderDecoder, EncoderDecoderConfig
+from regard.models import EncoderDecoder, EncoderDecoderConfig, saved_weights
 from regard.models.saved_weights import snapshot_file
 from tests.support.small_translators import (
     DECODERS,
@@ -117,7 +117,7 @@ class TestRunInTraining:
 
     @pytest.mark.parametrize("step", ["read", "check_seal", "check_header"])
     def test_it_says_to_try_again(self, step: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        original = getattr(pretrained, step)
+        original = getattr(saved_weights, step)
 
         def with_event(*arguments: Any) -> Any:
             before = snapshot_file(run / "checkpoints", "best", 75)
@@ -125,7 +125,7 @@ class TestRunInTraining:
                 before.rename(snapshot_file(run / "checkpoints", "best", 76))
             return original(*arguments)
 
-        monkeypatch.setattr(pretrained, step, with_event)
+        monkeypatch.setattr(saved_weights, step, with_event)
         with pytest.raises(ValueError, match="its weights were replaced while they were loaded: try again"):
             load_model_and_tokenizers.load(run)
         assert load_model_and_tokenizers.load(run).update == 76

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regard.attention.attend import listeners
-from regard.decoding import Hypothesis, search
+from regard.decoding import Hypothesis, search, search_cuda_graphs
 from regard.decoding.beam import Ranking, limits
 from regard.decoding.search_cuda_graphs import BYTES, SHAPES, SearchGraphs, graphs_of, recordable
 from regard.models import EncoderDecoder, EncoderDecoderConfig

@@ -188,7 +188,7 @@ def test_what_cannot_change_is_named_and_changes_nothing(finished: Path, setting
     assert (run / "model").is_dir()
 
 
-STEPS = ("run.Provenance.begin_session", "run.Run.extend", "run.write_text")
+STEPS = ("run_folder.Provenance.begin_session", "run_folder.Run.extend", "run_folder.write_text")
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["Recipe", "Run", "fit"]
 
 
-_HOME = {"Recipe": "recipe", "Run": "run", "fit": "fitting"}
+_HOME = {"Recipe": "recipe", "Run": "run_folder", "fit": "fitting"}
 
 
 def __getattr__(name: str) -> object:

@@ -54,8 +54,8 @@ def test_dropout_under_torch_func() -> None:
 @pytest.fixture
 def layer(monkeypatch: pytest.MonkeyPatch) -> nn.Linear:
     """A layer that is packed although it is small."""
-    monkeypatch.setattr(packed, "SMALLEST_MATRIX", 0)
-    monkeypatch.setattr(packed, "SMALLEST_PRODUCT", 0)
+    monkeypatch.setattr(packed_products, "SMALLEST_MATRIX", 0)
+    monkeypatch.setattr(packed_products, "SMALLEST_PRODUCT", 0)
     torch.manual_seed(0)
     return nn.Linear(24, 40)
 
@@ -69,7 +69,7 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls[0] += 1
         return product(*arguments)
 
-    monkeypatch.setattr(packed, "product", counted)
+    monkeypatch.setattr(packed_products, "product", counted)
     return calls
 
 
@@ -106,7 +106,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, torch.Size]]:
         y: torch.Tensor = compute(x, matrix, *arguments)
         return y
 
-    monkeypatch.setattr(packed, "_linear", recorded)
+    monkeypatch.setattr(packed_products, "_linear", recorded)
     return calls
 
 
