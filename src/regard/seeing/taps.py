@@ -592,3 +592,19 @@ def _finish(own: ThreadState, module: nn.Module, outer: nn.Module | None) -> Non
 
 
 MODULE_TAP = Tap("", of_model=_modules_of)
+
+
+def all_taps() -> tuple[Tap, ...]:
+    """Every tap, in the order in which they are put in place."""
+    from . import taps_recomputed, taps_written
+
+    return (
+        SDPA_TAP,
+        taps_recomputed.MULTIHEAD_TAP,
+        FLEX_TAP,
+        ATTEND_TAP,
+        HUGGINGFACE_TAP,
+        taps_written.TAP,
+        taps_recomputed.LINEAR_TAP,
+        MODULE_TAP,
+    )

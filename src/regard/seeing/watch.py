@@ -1,7 +1,7 @@
 """watch: puts taps in place of the functions that compute attention, and passes each call to the open watches.
 
-A tap (`taps.py` and its neighbours) sees the calls of one attention function. A new one is a module and an entry in
-`_taps`. A replacement calls the original with the arguments it got and returns its result.
+A tap (`taps.py` and its neighbours) sees the calls of one attention function; `taps.all_taps` is their table. A
+replacement calls the original with the arguments it got and returns its result.
 """
 
 from __future__ import annotations
@@ -476,18 +476,9 @@ class Tap:
 
 @functools.cache
 def _taps() -> tuple[Tap, ...]:
-    from . import taps, taps_recomputed, taps_written
+    from .taps import all_taps
 
-    return (
-        taps.SDPA_TAP,
-        taps_recomputed.MULTIHEAD_TAP,
-        taps.FLEX_TAP,
-        taps.ATTEND_TAP,
-        taps.HUGGINGFACE_TAP,
-        taps_written.TAP,
-        taps_recomputed.LINEAR_TAP,
-        taps.MODULE_TAP,
-    )
+    return all_taps()
 
 
 class _Patch(NamedTuple):
