@@ -129,7 +129,7 @@ def _shape_name(shape: tuple[int, ...]) -> str:
 
 @cache
 def _table() -> dict[str, Exercise]:
-    """All exercises by name, those of exercises.toml and of functions.py."""
+    """All exercises by name, those of exercises.toml and of function_exercises.py."""
     from .function_exercises import FUNCTIONS
 
     written = tomllib.loads(Path(__file__).with_name("exercises.toml").read_text(encoding="utf-8"))["exercise"]

@@ -328,7 +328,7 @@ def _mask(energies: EnergyMatrix, tensors: dict[str, Tensor]) -> dict[str, Any] 
         return None
     if mask.causal_offset is not None:
         return {"causal": mask.causal_offset}
-    bounds = energies.interval(*(torch.arange(n, device=device) for n in (energies.count, energies.queries)))
+    bounds = energies.intervals()
     if bounds is not None:
         tensors["start"], tensors["stop"] = _interval_tensors(energies, *bounds)
         return {"intervals": True}

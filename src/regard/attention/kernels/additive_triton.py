@@ -581,8 +581,8 @@ def _gradients(ctx: Any, grad: Tensor, grad_lse: Tensor) -> tuple[Tensor | None,
 additive.register_autograd(_gradients, setup_context=_setup)
 
 
-# One query for each sentence (`kernels/step.py`), in float32 whatever the inputs are: one launch forward, one backward,
-# which computes the tanh again
+# One query for each sentence (`kernels/additive_steps.py`), in float32 whatever the inputs are: one launch forward, one
+# backward, which computes the tanh again
 
 
 @triton.jit
