@@ -16,7 +16,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .attention import *  # noqa: F403  # noqa: F403
-    from .seeing import Call, Seen, load_trace, note
+    from .seeing import Call, Coverage, Seen, load_trace, note
+    from .seeing.coverage import prove
     from .seeing.watch import watch
 
 # ruff: noqa: F405
@@ -29,6 +30,7 @@ __all__ = [
     "ContributionStats",
     "Contributions",
     "Cosine",
+    "Coverage",
     "Dot",
     "Energy",
     "Entmax",
@@ -67,6 +69,7 @@ __all__ = [
     "note",
     "padding",
     "prefix",
+    "prove",
     "watch",
     "window",
 ]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ..attention.masks import Mask
     from ..viewer.export import Widget
     from .call import Call
+    from .coverage import Coverage
     from .storage import TensorStorage
     from .terminal import ResultTable
     from .text_models import TokenizedText
@@ -63,6 +64,8 @@ class Seen:
         generates ("target"), and the tokens the decoder reads ("read")."""
         self.text: TokenizedText | None = None
         """The text that the model read, if it was one text and is known."""
+        self.coverage: Coverage | None = None
+        """What `regard.prove` found; None if it was not tested."""
         self.gradients = gradients
         self._storage = storage  # None: everything is kept by reference, without a limit
         self._depths = depths
@@ -307,14 +310,21 @@ class Seen:
 
     @property
     def faithful(self) -> bool | None:
-        """Whether all calls reproduce the model's outputs up to rounding, and every attention module that ran was seen.
+        """Whether every call that was seen is proved: its weights times its values are what the module computed.
 
-        None if some were not measured (see `unproven`) and no other differs.
+        It says nothing of what was not seen: that is `complete`. None if some could not be measured (see `unproven`)
+        and no other differs.
         """
         verdicts = [call.fidelity().faithful for call in self.calls]
-        if self.missed or False in verdicts:
+        if False in verdicts:
             return False
         return None if not verdicts or None in verdicts else True
+
+    @property
+    def complete(self) -> bool | None:
+        """Whether attention that was seen is the only way between tokens, by `regard.prove`; None if it was not tested
+        or could not be told."""
+        return None if self.coverage is None else self.coverage.complete
 
     @property
     def unproven(self) -> list[Call]:

@@ -188,6 +188,18 @@ _graph_task_id = getattr(torch._C, "_current_graph_task_id", None)  # private to
 _FUNCTIONAL = vars(torch.nn.functional)
 
 
+@contextmanager
+def opened_also(listener: Any) -> Iterator[None]:
+    """Inside the block the taps, which are in place, report calls to this listener as well."""
+    with _lock:
+        opened.watches = (*opened.watches, listener)
+    try:
+        yield
+    finally:
+        with _lock:
+            opened.watches = tuple([watch for watch in opened.watches if watch is not listener])
+
+
 class ThreadState:
     """What the taps know of the code that runs in one thread."""
 
