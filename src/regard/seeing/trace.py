@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 import sys
 import threading
 import weakref
@@ -75,7 +74,6 @@ class Seen:
         self._last: dict[str, Call] = {}  # the newest call of each module, which the next may continue
         self._pass: dict[str, bool] = {}  # the modules of this forward pass, and whether each continued its call
         self._missed: list[str] = []
-        self._unseen: dict[str, str] = {}
         self._matrices = 0  # bytes
         self._over_limit = 0
         self._advice = ""
@@ -177,10 +175,6 @@ class Seen:
         if message not in self._missed:
             self._missed.append(message)
 
-    def add_unseen(self, name: str, reason: str) -> None:
-        """A module that ran and called no attention; whether it should have is decided at the end."""
-        self._unseen.setdefault(name, reason)
-
     def close(self, advise: Callable[[], str]) -> None:
         """At the end of the watch. `advise` says what to do if there was no call."""
         self._advise = advise
@@ -230,16 +224,7 @@ class Seen:
         if self._over_limit and self._storage is not None:
             limit = _size(self._storage.limit or 0)
             self._missed.append(f"{self._over_limit} calls were not kept: the limit is {limit}")
-        self._name_unseen()
         self._advice = "" if self._calls else advise()
-
-    def _name_unseen(self) -> None:
-        """Name attention modules that ran unseen, without parts of modules whose own call was seen."""
-        names = {*(call.name for call in self._calls), *(message.partition(": ")[0] for message in self._missed)}
-        for name, reason in self._unseen.items():
-            parents = name.split(".")
-            if not any(".".join(parents[:count]) in names for count in range(1, len(parents) + 1)):
-                self.add_missed(name, reason)
 
     @property
     def calls(self) -> list[Call]:
@@ -437,15 +422,6 @@ def _first_names(calls: Sequence[Call]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
-ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
-STATE_SPACE = re.compile(
-    r"mamba|rwkv|ssm|state.?space|delta.?(net|rule|product)|linear.?attention|lightning.?attention|retention|hyena|"
-    r"rg.?lru|recurrent|[sm]lstm|kimi.?delta|mixer$",
-    re.IGNORECASE,
-)
-"""Classes of layers that mix tokens without weights."""
-
-
 class HeadShare(NamedTuple):
     """The heads of one process among those of `ranks`."""
 
@@ -483,9 +459,9 @@ class ModuleDepths:
 
     def __init__(self, parts: Parts) -> None:
         """`parts` are those of `named_parts`. The model is not kept alive: what was recorded may outlive it."""
-        self._kinds = [(name, type(part).__name__) for name, part in parts]
+        self._kinds = [(name, (type(part), *part._modules)) for name, part in parts]
         self._model = weakref.ref(parts[0][1])
-        self._places: dict[str, list[tuple[list[int], str, str]]] | None = None
+        self._places: dict[str, list[tuple[list[int], str, tuple[Any, ...]]]] | None = None
         self._shares: dict[str, HeadShare] = {}
 
     def of(self, name: str) -> int | None:
@@ -495,7 +471,7 @@ class ModuleDepths:
             for part, kind in self._kinds:
                 self._places.setdefault(_place(part), []).append((_numbers(part), part, kind))
         place = _place(name)
-        alike = sorted(self._places.get(place, [])) if place != name else []
+        alike = sorted(self._places.get(place, []), key=lambda x: x[:2]) if place != name else []
         own = next((kind for _, part, kind in alike if part == name), None)
         if own is None:
             return None
@@ -528,10 +504,9 @@ def _submodule(model: nn.Module | None, name: str) -> nn.Module | None:
     return model
 
 
-def _same_kind(kind: str, other: str) -> bool:
-    if kind == other:
-        return True
-    return all(ATTENTION.search(x) is not None and STATE_SPACE.search(x) is None for x in (kind, other))
+def _same_kind(kind: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether two modules at the same place are of one class, or consist of parts with the same names."""
+    return kind[0] is other[0] or (len(kind) > 1 and kind[1:] == other[1:])
 
 
 def _place(name: str) -> str:

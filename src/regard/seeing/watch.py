@@ -204,14 +204,12 @@ class ThreadState:
     """What the taps know of the code that runs in one thread."""
 
     __slots__ = (
-        "captured", "interface_call", "multihead", "multihead_forward", "softmaxes", "suspended", "unheard",
+        "captured", "interface_call", "multihead", "multihead_forward", "softmaxes", "suspended",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.softmaxes: list[OpenSoftmax] = []
         """Results of softmaxes that may yet be multiplied with values."""
-        self.unheard: nn.Module | None = None
-        """The attention module whose `forward` runs, until a call of it is reported as seen or as missed."""
         self.multihead_forward: nn.Module | None = None
         """The nn.MultiheadAttention whose `forward` runs. Modules that compute its parameters may run inside it."""
         self.multihead: nn.Module | None = None
@@ -277,7 +275,6 @@ def report(
     """
     # Every line here runs once for each call of a watched model, and is written for speed.
     own = local.state
-    own.unheard = None
     if not opened.watches and own.captured is None:  # an ablation alone
         return
     try:
@@ -302,16 +299,9 @@ def report_missed(
     reason: str, module: nn.Module | None = None, *, name_filter: Callable[[str], bool] | None = None
 ) -> None:
     """Report a call that could not be recorded."""
-    local.state.unheard = None
     for watch, name, part in _watches_of(module):
         if name_filter is None or name_filter(_name_and_class(watch, name, part)):
             watch.seen.add_missed(name, reason)
-
-
-def report_unseen(module: nn.Module, reason: str) -> None:
-    """Report an attention module that ran without any call being seen."""
-    for watch, name, _ in _watches_of(module):
-        watch.seen.add_unseen(name, reason)
 
 
 def failure(error: Exception) -> str:
@@ -437,12 +427,6 @@ def when_softmax_waits(original: Callable[..., Any], function: Callable[..., Any
             return original(*args, **kwargs)
         return function(original, *args, **kwargs)
 
-    return tapped
-
-
-def always(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """What `function(original)` returns, which asks for itself: it saves a call in what every layer calls."""
-    tapped: Callable[..., Any] = function(original)
     return tapped
 
 
