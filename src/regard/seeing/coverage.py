@@ -113,6 +113,8 @@ class Experiment:
         self.spans: dict[tuple[str, int], Counter[str]] = {}
         self.attends: set[str] = set()
         """Modules inside which attention was called."""
+        self.prints: dict[int, Tensor] = {}
+        """Fingerprints of what is recorded, by its id."""
         self.reasons: list[str] = []
         self.tried: list[str] = []
         self.single: set[tuple[str, int]] = set()
@@ -245,7 +247,7 @@ class Experiment:
         if max(sizes) < 2:
             return []
         middle = [size // 2 for size in sizes]
-        step = 1 if len(axes) == 1 and sizes[0] < 400 else self.patch(sizes[-1])
+        step = 1 if len(axes) == 1 else self.patch(sizes[-1])
         beside = [*middle[:-1], min(middle[-1] + step, sizes[-1] - 1)]
         other = {tuple([0] * len(sizes)), tuple(beside), tuple(size - 1 for size in sizes)} - {tuple(middle)}
         return [[tuple(middle)], sorted(other)]
