@@ -380,7 +380,7 @@ def blocks(weights: Weights, with_log: bool = False, least: int = 1, whole: bool
 
     A block is valid until the next one: it is computed in the same memory.
     """
-    sources, factors = weights.sources, weights._flat_sources()
+    sources, factors = weights.sources, weights.flat_sources()
     for _, one in sources:
         # A matrix product of other keys may round energies otherwise than that which the anchors come from.
         whole = whole or bool(weights.terms) or not one.normalize.nonnegative or one.row_state().anchor is not None

@@ -114,7 +114,7 @@ class Weights:
         """The terms, or the weights themselves with the factor 1."""
         return self.terms or ((1.0, self),)
 
-    def _flat_sources(self) -> list[Term]:
+    def flat_sources(self) -> list[Term]:
         """The same with factors [n, rows, 1], without a graph."""
         return [
             (x.detach().reshape(-1, *x.shape[-2:]) if isinstance(x, torch.Tensor) else x, one)
@@ -311,7 +311,7 @@ class Weights:
         """Any rectangle of it: `w.tile(slice(100, 164), slice(0, 64))`; single indices keep their dimension."""
         part = self.rows(rows)
         keys = select(cols, range(self.keys), "key")
-        w = sum(x * one._block(keys) for x, one in part._flat_sources()) if part.terms else part._block(keys)
+        w = sum(x * one._block(keys) for x, one in part.flat_sources()) if part.terms else part._block(keys)
         return w.reshape(*self._shape, len(part.queries), len(keys))  # type: ignore[union-attr]
 
     def _block(self, keys: Sequence[int]) -> Float[Tensor, "n rows keys"]:
