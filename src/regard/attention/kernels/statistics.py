@@ -122,7 +122,10 @@ def kernel_arguments(w: Weights) -> Arguments | None:
         modifiers |= modifier.kernel_arguments()
     lag = modifiers.get("offset", 0)
     start = stop = place = _places(rows, lag, device)
-    if energies.mask is not None:
+    causal = None if energies.mask is None else energies.mask.causal_offset
+    if isinstance(causal, int):
+        start, stop = _causal_bounds(causal, rows, energies.keys, device)
+    elif energies.mask is not None:
         bounds = _bounds(energies, entries, rows)
         if bounds is None:
             return None
@@ -143,6 +146,7 @@ def kernel_arguments(w: Weights) -> Arguments | None:
     places = {"q": a, "k": b, "q_at": at[0], "k_at": at[1], "q_row": a.stride(-2), "k_row": b.stride(-2)}
     lengths = {"queries": len(rows), "keys": w.keys, "matrices": len(entries)}
     mask = {"start": start, "stop": stop, "BOUNDED": energies.mask is not None}
+    mask["causal"] = (causal, rows) if isinstance(causal, int) else None
     mask["bound_n"] = 0 if energies.mask is None or start.shape[0] == 1 else len(rows)
     formula = {"scale": energies.form.scale, "c": c, "cap": cap, "slopes": slopes, "place": place, "lag": lag}
     formula |= {"CAP": cap > 0, "ALIBI": "slopes" in modifiers, "ratio": c / unit * normalize.temperature}
@@ -165,6 +169,14 @@ def _bounds(energies: EnergyMatrix, entries: Sequence[int], rows: Sequence[int])
         return None
     start, stop = (x.clamp(0, energies.keys).expand(-1, len(rows)).int().contiguous() for x in interval)
     return start, stop
+
+
+# A model has the same causal mask in every layer.
+@lru_cache(maxsize=16)
+def _causal_bounds(offset: int, rows: Sequence[int], keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The same of a causal mask: from the first key to i + offset."""
+    stop = (positions(span(rows, device), device) + offset + 1).clamp(0, keys).int()[None].contiguous()
+    return torch.zeros_like(stop), stop
 
 
 @cache
@@ -252,10 +264,21 @@ def _ranges(r: Arguments, width: int, tall: int) -> Int[Tensor, "n_or_1 blocks 4
     keys, rows, device = r["keys"], ceil(r["queries"], tall), r["q"].device
     if not r["BOUNDED"]:
         return _all(keys, width, rows, device)
+    if r["causal"] is not None:
+        return _causal_ranges(*r["causal"], keys, width, rows, tall, device)
     edges = _edges(keys, width, device)
     at_once = max(1, (1 << 24) // (rows * len(edges)))
     parts = zip(r["start"].split(at_once), r["stop"].split(at_once), strict=True)
     return torch.cat([_seen(start, stop, edges, width, rows, tall, keys) for start, stop in parts])
+
+
+@lru_cache(maxsize=16)
+def _causal_ranges(
+    offset: int, queries: Sequence[int], keys: int, width: int, rows: int, tall: int, device: torch.device
+) -> Int[Tensor, "1 blocks 4"]:
+    """The same of a causal mask."""
+    bounds = _causal_bounds(offset, queries, keys, device)
+    return _seen(*bounds, _edges(keys, width, device), width, rows, tall, keys)
 
 
 def _seen(
