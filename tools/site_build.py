@@ -1,6 +1,7 @@
 """The site, whole: `python -m tools.site_build FOLDER` writes pages, viewer and cards, and checks them.
 
-`--quick` leaves the cards, the models and the traces of large ones out, for tests. The site is static: any host can serve it.
+`--quick` leaves the cards, the models and the traces of large ones out, for tests. The site is static: any host can
+serve it.
 """
 
 from __future__ import annotations
