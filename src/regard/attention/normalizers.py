@@ -360,8 +360,8 @@ class Sigmoid(Stateless):
 
 @dataclass(frozen=True, slots=True)
 class StickBreaking(Stateless):
-    """w_ij = σ(e_ij) Π_{k > j} (1 − σ(e_ik)): each key, from the last one that a query sees to the first, takes its share
-    of what is left (Tan et al. 2025, who mask the query's own key, `causal(-1)`).
+    """w_ij = σ(e_ij) Π_{k > j} (1 − σ(e_ik)): from the last key that a query sees to the first, each takes its share of
+    what is left (Tan et al. 2025, who mask the query's own key, `causal(-1)`).
 
     Rows sum to one less what is left at the first key. Keys are in order, so that there are no positions.
     """
