@@ -13,6 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention as imported_by_name
 
 import regard
 from regard import Modified, SoftCap, attend, causal, note, padding, watch
+from regard.files import write_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -421,9 +422,12 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="not a trace"):
         regard.load_trace(tmp_path)
     (tmp_path / "trace.json").write_text("[]")
-    with pytest.raises(ValueError, match="not valid"):
+    with pytest.raises(ValueError, match="should be a JSON object"):
         regard.load_trace(tmp_path)
-    (tmp_path / "trace.json").write_text('{"format": 99, "calls": []}')
+    (tmp_path / "trace.json").write_text('{"format": 2, "calls": []}')
+    with pytest.raises(ValueError, match="is damaged"):
+        regard.load_trace(tmp_path)
+    write_list(tmp_path / "trace.json", {"format": 99, "calls": []})
     with pytest.raises(ValueError, match="format 99"):
         regard.load_trace(tmp_path)
     with watch(model := Attention(flexed)) as seen, torch.no_grad():
