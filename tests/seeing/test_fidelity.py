@@ -104,16 +104,91 @@ def test_a_matrix_inside_a_mask_is_sealed_and_copied() -> None:
     assert copied[0].weights.dense().equal(before)
 
 
-def test_in_inference_mode_the_verdict_is_of_what_is_there_when_it_is_asked() -> None:
-    model = Attention(lambda *given: F.scaled_dot_product_attention(*given))
+def rows_in_another_order(x: Tensor) -> None:
+    x.copy_(x.flip(-2).clone())
+
+
+@pytest.mark.parametrize("what", ["q", "k and v", "mask", "one row of q", "heads of k and v"])
+@pytest.mark.parametrize("asked", [True, False])
+def test_in_inference_mode_a_change_is_noticed_by_a_fingerprint(what: str, asked: bool) -> None:
+    with torch.inference_mode():
+        q, k, v = heads(queries=70, keys=70)
+        mask = torch.rand(70, 70) > 0.5
+        seen = seen_of(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask), q, k, v)
+        assert not asked or seen.faithful
+        match what:
+            case "q":
+                q.mul_(3)
+            case "k and v":  # W·v is the same
+                rows_in_another_order(k)
+                rows_in_another_order(v)
+            case "mask":
+                mask[2] = ~mask[2]
+            case "one row of q":  # which is not among those compared
+                q[..., 2, :] *= -1
+            case "heads of k and v":
+                k.copy_(k.flip(1).clone())
+        assert seen.faithful is False
+        assert "changed in place" in repr(seen)
+        with pytest.raises(RuntimeError, match="in place"):
+            seen[0].weights  # noqa: B018
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_what_numpy_changes_after_the_proof_is_noticed(mode: Callable[[], Any]) -> None:
+    with mode():
+        q, k, v = heads()
+        seen = seen_of(lambda *given: F.scaled_dot_product_attention(*given), q, k, v)
+        assert seen.faithful
+        q.numpy()[:] *= 3
+        assert seen.faithful is False
+
+
+def test_weights_of_attend_notice_a_change_in_inference_mode() -> None:
     with torch.inference_mode():
         q, k, v = heads()
+        _, w = attend(q, k, v, weights=True)
+        w.dense()
+        q.mul_(3)
+        with pytest.raises(RuntimeError, match="in place"):
+            w.dense()
+
+
+class Buffer(nn.Module):
+    """A preallocated cache that every step fills further."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.k, self.v, self.filled = torch.zeros(1, 2, size, 8), torch.zeros(1, 2, size, 8), 0
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        new = slice(self.filled, self.filled + q.shape[-2])
+        self.k[..., new, :], self.v[..., new, :], self.filled = k, v, new.stop
+        mask = (torch.arange(self.k.shape[-2]) < new.stop).expand(1, 1, q.shape[-2], -1)
+        return F.scaled_dot_product_attention(q, self.k, self.v, mask)
+
+    def compact(self) -> None:
+        order = torch.tensor([0, 3, 1, 4, 2, 5])
+        for x in (self.k, self.v):
+            x[..., :6, :] = x[..., order, :].clone()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("when", [1, 2, 3, 4, "after the watch", "never"])
+def test_rows_of_a_cache_in_another_order_are_noticed(mode: Callable[[], Any], when: object) -> None:
+    with mode():
+        model = Buffer(16)
         with watch(model) as seen:
-            model(q, k, v)
-        assert seen.faithful
-        assert seen.faithful
-        k.mul_(-3)
-        assert seen.faithful is False
+            model(*torch.randn(3, 1, 2, 6, 8))
+            for step in range(1, 5):
+                model(*torch.randn(3, 1, 2, 1, 8))
+                if when == step:
+                    model.compact()
+        if when == "after the watch":
+            model.compact()
+        if when == "never":
+            assert seen[0].steps == [6, 1, 1, 1, 1]
+        assert seen.faithful is (when == "never")
 
 
 @pytest.mark.parametrize("length", [6, 64, 65])

@@ -16,7 +16,7 @@ from ..attention.energy_matrix import EnergyMatrix
 from ..attention.masks import dense
 from ..attention.modifiers import Bias, Modifier, SoftCap
 from ..attention.normalizers import Softmax
-from ..attention.parts import ChangedInPlaceError, version_of
+from ..attention.parts import ChangedInPlaceError, Fingerprint, fingerprint, version_of
 from ..attention.weights import Weights
 from .generation_passes import Rounded, joined_mask, joined_modifiers, with_short_masks
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from ..attention.masks import Mask
     from ..attention.normalizers import Normalizer
+    from ..attention.parts import Version
     from .figures import Tokens
     from .trace import ModuleDepths
 
@@ -144,11 +145,12 @@ class Call:
         self.k_parts: list[Tensor] = [] if k is None else [k]  # the rows of all forward passes, in parts
         self.v_parts: list[Tensor] = [] if v is None else [v]
         self.key_versions = self.versions_of_keys()
-        self.keys_fixed = True  # they lie in no buffer that is filled in place from step to step
+        self.writes: list[int] | None = None  # into a buffer of keys and of values from one step to the next
         self.source: tuple[Source, ...] | None = None
         self._changed = False
         self._weights: Weights | None = None
         self._fidelity: tuple[MeasuredFidelity, bool] | None = None
+        self._proved_with: list[Fingerprint | None] | None = None
         self._gradient: Tensor | None = None
         self._no_gradient = "gradients were not kept; record with watch(model, gradients=True)"
         self._own: EnergyMatrix | None = None
@@ -168,7 +170,7 @@ class Call:
         state = [] if self.state is None else [self.state]
         return [*references, *energies.learned(), *normalize.tensors(), *normalize.function_tensors(), *state]
 
-    def versions_of_keys(self) -> list[int | None]:
+    def versions_of_keys(self) -> list[Version]:
         return [version_of(x) for x in (*self.k_parts[-1:], *self.v_parts[-1:])]
 
     def complete(self) -> Call:
@@ -223,13 +225,12 @@ class Call:
     def sources(self) -> tuple[Source, ...]:
         """Where keys and values lie and how often they were changed: whether a buffer has been filled further.
 
-        An address is not enough if only a copy is kept: another tensor may get it once the first is freed. Inference
-        tensors have no version counter: an object equal to no other, so that they count as changed.
+        An address is not enough if only a copy is kept: another tensor may get it once the first is freed.
         """
         if self.source is not None:
             return self.source
         return tuple(
-            (StorageWeakRef(x.untyped_storage()), int(x.storage_offset()), tuple(x.shape), object() if n is None else n)
+            (StorageWeakRef(x.untyped_storage()), int(x.storage_offset()), tuple(x.shape), n)
             for x, n in zip((self.k_parts[-1], self.v_parts[-1]), self.key_versions, strict=True)
         )
 
@@ -238,14 +239,16 @@ class Call:
         """Whether its energies are not made yet."""
         return self._make is not None
 
-    def hold(self, k: Tensor, v: Tensor) -> None:
+    def hold(self, k: Tensor, v: Tensor, versions: list[Version] | None = None) -> None:
+        """Hold these keys and values; `versions` are those at the call that they are of, by default what they are."""
         self.k_parts, self.v_parts = [k], [v]
-        self.key_versions = self.versions_of_keys()
+        self.key_versions = self.versions_of_keys() if versions is None else versions
 
     def prove_now(self, values: bool = True) -> None:
         """Measure the fidelity, after which the values, and what else it is measured with, need not be kept."""
         fidelity = self.fidelity()
-        self.measured, self.budget, self.after, self._fidelity = fidelity.error, fidelity.budget, None, None
+        self.measured, self.budget, self.after = fidelity.error, fidelity.budget, None
+        self.renew()
         if not values:
             self.out = self.out.new_empty(*self.out.shape[:-1], 0)
             self.hold(self.k, self.v.new_empty(*self.v.shape[:-1], 0))
@@ -315,7 +318,7 @@ class Call:
         if not self.v_parts:
             self.complete()
         if len(self.k_parts) > 1:
-            self._changed = self._changed or (self.keys_fixed and self.key_versions != self.versions_of_keys())
+            self._changed = self._changed or self.key_versions != self.versions_of_keys()
             self.hold(torch.cat(self.k_parts, dim=-2), torch.cat(self.v_parts, dim=-2))
 
     def outputs(self) -> tuple[Int[Tensor, " rows"], Float[Tensor, "*batch rows d_v"]]:
@@ -384,9 +387,21 @@ class Call:
 
     def changed(self) -> bool:
         """Whether something the weights depend on was changed in place."""
-        if self.keys_fixed and self.key_versions != self.versions_of_keys():
+        if self.key_versions != self.versions_of_keys():
+            return True
+        if self._proved_with is not None and self._proved_with != self._fingerprints():
             return True
         return any(x._changed or x._versions != [version_of(t) for t in x._fixed()] for x in self.passes)
+
+    def _fingerprints(self) -> list[Fingerprint | None]:
+        """Of what was read to prove it: numpy and dlpack change tensors without a count of it.
+
+        Copies are the watch's own, and a matrix takes O(T²) to read: these have none.
+        """
+        if self.source is not None or self.matrix or self._steps is not None:
+            return []
+        read = (*self.k_parts[-1:], *self.v_parts[-1:], *(x.q for x in self.passes if x.q is not None))
+        return [None if x.is_inference() else fingerprint(x) for x in read]
 
     def check_unchanged(self) -> None:
         if self.changed():
@@ -406,8 +421,8 @@ class Call:
         self._weights = None
 
     def renew(self) -> None:
-        """Forget what was computed and measured: there are more rows now."""
-        self._weights = self._fidelity = None
+        """Forget what was computed and measured."""
+        self._weights = self._fidelity = self._proved_with = None
 
     def head(self, n: int, entry: int = 0) -> Weights:
         """One head of one entry of the batch."""
@@ -492,14 +507,10 @@ class Call:
     def fidelity(self) -> MeasuredFidelity:
         """|W·v − out| / |out| of the worst head, on the outputs of up to 64 queries of each step.
 
-        Measured once, and again if something it depends on was changed in place since. Tensors made in
-        `torch.inference_mode` have no version counter: with those it is measured every time.
+        Measured once, and again if something it depends on was changed in place since.
         """
-        if (
-            self._fidelity is None
-            or self._fidelity[1] != self.changed()
-            or any(x.is_inference() for x in self.tensors())
-        ):
+        changed = self.changed()
+        if self._fidelity is None or self._fidelity[1] != changed:
             self.forget()
             try:
                 measured = _measure_fidelity(self)
@@ -508,6 +519,8 @@ class Call:
             except Exception as error:  # the table of calls shows it, and the other calls
                 measured = MeasuredFidelity(None, 0.0, f"{type(error).__name__}: {error}", lost=True)
             self._fidelity = measured, self.changed()
+            if self._proved_with is None and measured.error is not None:
+                self._proved_with = self._fingerprints()
         return self._fidelity[0]
 
 
