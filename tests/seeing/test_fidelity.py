@@ -14,13 +14,12 @@ from torch.nn import functional as F
 import regard
 from regard import Additive, attend, dense, note, padding, watch
 from regard.seeing import taps
+from regard.seeing.call import Call, dot_energies
 from regard.seeing.trace import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from regard.seeing.call import Call
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -365,6 +364,83 @@ def test_a_deferred_call_is_copied_in_time(fast: bool, tmp_path: Path) -> None:
     back = regard.load_trace(tmp_path / "seen")
     assert back[0].fidelity()[:2] == seen[0].fidelity()[:2]
     assert back.faithful is None, "it was measured before, and cannot be measured again"
+
+
+# Comparisons that cannot tell
+
+
+def of_other_queries(v: Tensor, *, causal: bool = False, rows: list[int] | None = None, wrong: bool = True) -> Call:
+    """A call whose queries are not those that its output is of, if it is wrong."""
+    q, k = torch.randn(2, 1, 2, 50, 16, generator=torch.Generator().manual_seed(0), dtype=v.dtype)
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    other = 4 * torch.randn(q.shape, generator=torch.Generator().manual_seed(1), dtype=v.dtype) if wrong else q
+    masks = (regard.causal() if causal else None,)
+    chosen = None if rows is None else torch.tensor(rows)
+    out = out if rows is None else out[..., rows, :]
+    return Call(out, energies=dot_energies(other, k, masks=masks), v=v, rows=chosen, name="attention")
+
+
+VALUES = torch.randn(1, 2, 50, 16, generator=torch.Generator().manual_seed(2))
+FIRST = VALUES[..., :1, :].expand_as(VALUES)
+
+
+@pytest.mark.parametrize(
+    ("v", "options"),
+    [
+        (VALUES * 0, {}),
+        (FIRST, {}),
+        (100 + 1e-4 * VALUES, {}),
+        ((1 + 1e-3 * VALUES).bfloat16(), {}),
+        ((VALUES * 1e-9).half(), {}),
+        (torch.cat([VALUES[:, :1], FIRST[:, 1:]], 1), {"wrong": False}),  # one head of two
+        (VALUES, {"causal": True, "rows": [0]}),
+        (VALUES, {"causal": True, "rows": [0] * 50}),
+    ],
+)
+def test_what_cannot_tell_is_no_proof(v: Tensor, options: dict[str, Any]) -> None:
+    fidelity = of_other_queries(v, **options).fidelity()
+    assert fidelity.error is not None
+    assert fidelity.error < 1
+    assert fidelity.faithful is None
+    assert "alike" in fidelity.remark or "sees one key" in fidelity.remark
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-25, 1e-3, 1, 1e18, 1e25, 1e37])
+def test_the_size_of_values_decides_nothing(scale: float) -> None:
+    assert of_other_queries(VALUES * scale).fidelity().faithful is False
+    right = of_other_queries(VALUES * scale, wrong=False).fidelity()
+    assert right.faithful is True
+    assert right.error < 1e-5
+
+
+def test_a_head_of_zeros_beside_others_is_not_proved_by_them() -> None:
+    v = VALUES.clone()
+    v[:, 1] = 0
+    assert of_other_queries(v, wrong=False).fidelity().faithful is None
+    assert of_other_queries(v).fidelity().faithful is False
+
+
+def test_an_entry_of_one_token_beside_longer_ones_needs_no_proof() -> None:
+    q, k, v = heads()
+    seen = seen_of(lambda q, k, v: attend(q, k, v, mask=padding(torch.tensor([1, 6]))), q, k, v)
+    assert seen.faithful
+    alone = seen_of(lambda q, k, v: attend(q, k, v, mask=padding(1)), q, k, v)
+    assert alone.faithful is None
+    assert "sees one key" in repr(alone)
+
+
+def test_how_many_rows_were_compared_is_said() -> None:
+    q, k, v = heads(queries=300, keys=300)
+    seen = seen_of(lambda *given: F.scaled_dot_product_attention(*given), q, k, v)
+    assert "60 of 300 rows" in repr(seen)
+    assert of_other_queries(VALUES, rows=[3], wrong=False).fidelity().rows == 1
+
+
+def test_the_error_of_an_output_rounded_to_zero_is_finite() -> None:
+    q, k, v = (x.half() for x in heads())
+    v = torch.full_like(v, 6e-8)
+    z, w = attend(q, k, v, weights=True)
+    assert w.fidelity(v, torch.zeros_like(z)).tolist() == [[1.0] * 2] * 2
 
 
 # Hugging Face's eager attention

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -18,6 +18,7 @@ from ..attention.modifiers import Bias, Modifier, SoftCap
 from ..attention.normalizers import Softmax
 from ..attention.parts import ChangedInPlaceError, Fingerprint, fingerprint, version_of
 from ..attention.weights import Weights
+from .fidelity import MeasuredFidelity, measure_fidelity
 from .generation_passes import Rounded, joined_mask, joined_modifiers, with_short_masks
 
 if TYPE_CHECKING:
@@ -41,36 +42,7 @@ ROWS = 64
 """The most rows of an output that are kept of one step, evenly spaced: fidelity is measured on these."""
 CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|multihead_attn|memory|source")
 
-BUDGET = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-"""The rounding error that weights may have, as a share of what depends on them: of the output less the mean value."""
-ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 6e-4, torch.bfloat16: 5e-3}
-"""The rounding error of the output itself, as a share of all of it."""
 SOFTMAX = Softmax()
-
-
-class MeasuredFidelity(NamedTuple):
-    """The error |W·v − out| / |out|, and how much of it rounding explains; `error` is None if it cannot be measured.
-
-    `budget` depends on the call: if all values are similar, any weights give nearly the same output, so a wrong
-    mask changes it little, and less is allowed.
-    """
-
-    error: float | None
-    budget: float
-    remark: str = ""
-    """Why it cannot be measured, or that it was read from a trace."""
-    lost: bool = False
-    """What the weights depend on was changed since, so that they cannot be computed either."""
-    recorded: bool = False
-    """Read from a trace, where it cannot be measured again: a claim of whoever wrote the file, not a proof."""
-
-    @property
-    def faithful(self) -> bool | None:
-        """Whether these are the weights that the model used; None if that cannot be measured here."""
-        if self.error is None:
-            return False if self.lost else None
-        within = self.error <= self.budget
-        return None if within and self.recorded else within
 
 
 class Call:
@@ -135,6 +107,8 @@ class Call:
         """The fidelity error, if it was measured before and cannot be measured now."""
         self.budget: float | None = None
         """The error that rounding explains, as measured with it."""
+        self.untold = ""
+        """Why the comparison could not tell, as measured with it."""
         self.depths: ModuleDepths | None = None
         self.settings, self._steps, self._learned = settings, steps, learned
         self.later: list[Call] = []
@@ -235,6 +209,11 @@ class Call:
         )
 
     @property
+    def is_stored(self) -> bool:
+        """Whether it was read from a trace, whose steps are counted: it is what the file says."""
+        return self._steps is not None
+
+    @property
     def is_pending(self) -> bool:
         """Whether its energies are not made yet."""
         return self._make is not None
@@ -247,7 +226,7 @@ class Call:
     def prove_now(self, values: bool = True) -> None:
         """Measure the fidelity, after which the values, and what else it is measured with, need not be kept."""
         fidelity = self.fidelity()
-        self.measured, self.budget, self.after = fidelity.error, fidelity.budget, None
+        self.measured, self.budget, self.untold, self.after = fidelity.error, fidelity.budget, fidelity.untold, None
         self.renew()
         if not values:
             self.out = self.out.new_empty(*self.out.shape[:-1], 0)
@@ -398,7 +377,7 @@ class Call:
 
         Copies are the watch's own, and a matrix takes O(T²) to read: these have none.
         """
-        if self.source is not None or self.matrix or self._steps is not None:
+        if self.source is not None or self.matrix or self.is_stored:
             return []
         read = (*self.k_parts[-1:], *self.v_parts[-1:], *(x.q for x in self.passes if x.q is not None))
         return [None if x.is_inference() else fingerprint(x) for x in read]
@@ -513,7 +492,7 @@ class Call:
         if self._fidelity is None or self._fidelity[1] != changed:
             self.forget()
             try:
-                measured = _measure_fidelity(self)
+                measured = measure_fidelity(self)
             except ChangedInPlaceError:
                 measured = MeasuredFidelity(None, 0.0, "changed in place since", lost=True)
             except Exception as error:  # the table of calls shows it, and the other calls
@@ -597,60 +576,6 @@ def _start_graph(x: Tensor) -> None:
         x.requires_grad_()
     else:
         x[:0].add_(x.new_zeros(()).requires_grad_())
-
-
-def _measure_fidelity(call: Call) -> MeasuredFidelity:
-    """The error of the worst head, on the outputs kept."""
-    rows, out = call.outputs()
-    budget = BUDGET[coarsest(out.dtype, call.own.a.dtype)]
-    stored = call._steps is not None  # in a trace, whose steps are counted, it is what the file says
-    if call.measured is not None:
-        remark = "recorded" if stored else ""
-        return MeasuredFidelity(call.measured, call.budget or budget, remark, recorded=stored)
-    call.check_unchanged()
-    if call.dropout:
-        return MeasuredFidelity(None, budget, f"dropout {call.dropout:g}")
-    if not out.numel():
-        return MeasuredFidelity(None, budget, "output not seen")
-    if stored and call.weights.kernel_state is not None:
-        # The row state of a trace is a number in a file: the weights must follow from queries and keys alone as well.
-        computed = _measure_product(call, Weights(call.energies, call.normalize), rows, out)
-        if not computed.faithful:
-            return computed
-    return _measure_product(call, call.weights, rows, out)
-
-
-def _measure_product(
-    call: Call, weights: Weights, rows: Int[Tensor, " rows"], out: Float[Tensor, "*batch rows d_v"]
-) -> MeasuredFidelity:
-    """|W·v − out| / |out| of the worst head, on these rows."""
-    v, own, after = call.v, call.own, call.after
-    dtype = coarsest(out.dtype, own.a.dtype)  # weights of float32 may be multiplied with values in float64
-    part = weights.rows(rows.tolist())
-    mean = v.mean(dim=-2, dtype=torch.float32)  # [*batch, D_v]: the output of uniform weights
-    if own.groups > 1 and mean.shape[-2] != part.shape[-3]:
-        mean = mean.repeat_interleave(own.groups, dim=-2)
-    if after is None:
-        stats = part.stats(fidelity=(v, out), on=range(call.shape[-1]))
-        assert stats.fidelity is not None
-        assert stats.on is not None
-        uniform = stats.on[..., None].float() * mean[..., None, :]
-        error, whole = stats.fidelity, out.float().norm(dim=(-2, -1))
-        moved = (out.float() - uniform).norm(dim=(-2, -1))
-    else:
-        w, at = part.tile(slice(None), slice(None)).to(v.dtype), rows.to(out.device)
-        error = (after(w @ v, at) - out).norm() / out.norm()
-        # What attention contributes, behind a residual and all that follows it.
-        uniform = after((w.sum(dim=-1, keepdim=True) * mean[..., None, :].to(v.dtype)), at)
-        whole, moved = out.float().norm(), (out.float() - uniform.float()).norm()
-    allowed = (BUDGET[dtype] * moved / whole.clamp_min(1e-30)).clamp_max(BUDGET[dtype]) + ROUNDING[dtype]
-    worst = int((error / allowed).nan_to_num(torch.inf).argmax())
-    return MeasuredFidelity(float(error.flatten()[worst]), float(allowed.flatten()[worst]))
-
-
-def coarsest(*dtypes: torch.dtype) -> torch.dtype:
-    """The floating-point type of the largest rounding error."""
-    return max((x for x in dtypes if x in BUDGET), key=BUDGET.__getitem__)
 
 
 def layer_of(name: str) -> int | None:

@@ -89,6 +89,7 @@ def append(call: Call, step: Call, store: Callable[[Tensor], Tensor] | None = No
     call.renew()
     errors = [(x.measured, x.budget) for x in (call, step) if x.measured is not None and x.budget]
     if errors:  # the largest in relation to its budget; NaN is larger than any
+        call.untold = call.untold and step.untold
         call.measured, call.budget = max(errors, key=lambda x: math.inf if x[0] != x[0] else x[0] / x[1])
     return True
 

@@ -398,11 +398,11 @@ def _cells(call: Call) -> tuple[str, ...]:
     elif fidelity.error is None:
         verdict = f"? ({fidelity.remark})"
     elif fidelity.faithful is not False:
-        verdict = f"{fidelity.error:.1e}"
+        verdict = f"{fidelity.error:.1e}, {fidelity.rows} of {queries} rows"
     else:
         verdict = f"{fidelity.error:.1e} NOT what was computed"
     if fidelity.error is not None and fidelity.remark:
-        verdict += f" ({fidelity.remark})"
+        verdict += f"; {fidelity.remark}" if fidelity.untold else f" ({fidelity.remark})"
     steps = call.steps
     rows = str(queries) if len(steps) == 1 else f"{steps[0]} + {queries - steps[0]}"
     origin = f"{call.origin}, without {call.ablated}" if call.ablated else call.origin
