@@ -54,6 +54,14 @@ def test_answers_of_other_kinds_and_shapes() -> None:
     assert check("lookup-repeated-key", 51.0).text == hint
 
 
+def test_a_quotient_and_a_number_in_quotes_are_numbers_and_a_count_is_exact() -> None:
+    assert check("boxes-325", Fraction(65, 2))
+    assert check("boxes-325", "32.5")
+    assert not check("boxes-325", "many")
+    assert not check("transformer-parameters", 3.15e6)
+    assert check("transformer-parameters", 3145728)
+
+
 def test_without_an_answer_the_question_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert not check("lookup-missing-key")
     printed = capsys.readouterr().out
