@@ -65,7 +65,10 @@ GROUPS = {
         "Energy, Dot, ScaledDot, General, Additive, Concat, Cosine, Gaussian, InverseDistance, Exact",
         "Energies",
     ),
-    "normalizers": ("Normalizer, Softmax, Sparsemax, Entmax, Proportional, Hard, Unnormalized", "Normalizers"),
+    "normalizers": (
+        "Normalizer, Softmax, Sparsemax, Entmax, Proportional, Hard, Sigmoid, Softpick, StickBreaking, Unnormalized",
+        "Normalizers",
+    ),
     "masks": ("Mask, causal, padding, prefix, window, documents, dense, mask_mod", "Masks"),
     "positions": ("Modified, Rotary, Alibi, RelativeBias, Bias, SoftCap", "Positions and modifiers"),
     "watching": ("watch, note, Seen, Call, load_trace", "Watching models"),
