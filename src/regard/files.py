@@ -45,7 +45,7 @@ CACHE = "REGARD_CACHE"
 
 
 def cache_folder() -> Path:
-    """Where commands keep what they would else make again: $REGARD_CACHE, else $XDG_CACHE_HOME/regard or ~/.cache/regard."""
+    """Where commands keep what they would else make again."""
     default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "regard"
     return Path(os.environ.get(CACHE) or default).expanduser()
 

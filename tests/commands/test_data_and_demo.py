@@ -55,7 +55,8 @@ def test_the_cache_is_listed_and_cleared(tmp_path: Path, monkeypatch: pytest.Mon
         (folder / kind / name / "target.bin").write_bytes(bytes(2_000_000))
     listed = CliRunner().invoke(app, ["data", "cache"]).output
     assert f"{folder}: 6.0 MB" in listed.replace("\n", "")
-    assert "1 encoded corpora, 2.0 MB" in listed and "1 converted models, 2.0 MB" in listed
+    assert "1 encoded corpora, 2.0 MB" in listed
+    assert "1 converted models, 2.0 MB" in listed
     assert "3 removed" in CliRunner().invoke(app, ["data", "cache", "--clear"]).output
     assert not any((folder / "corpora").iterdir())
 
