@@ -41,7 +41,7 @@ MOVED = {
 }
 """Files of the repository by their names on the site; pages of docs/ keep theirs."""
 NAV: dict[str, list[str]] = {
-    "Start": ["readme.md", "overview.md", "tour.md", "glossary.md"],
+    "Start": ["readme.md", "overview.md", "tour.md", "variants.md", "glossary.md"],
     "Look": ["viewer.md", "seeing.md", "effects.md", "research.md", "architectures.md", "gallery.md", "http_api.md"],
     "Train": [
         "translation.md",

@@ -132,6 +132,9 @@ class Weights:
     def __add__(self, other: Weights) -> Weights:
         return self._sum((1.0, self), (1.0, other)) if isinstance(other, Weights) else NotImplemented
 
+    def __radd__(self, other: int) -> Weights:
+        return self if other == 0 else NotImplemented  # what `sum` begins with
+
     def __sub__(self, other: Weights) -> Weights:
         return self._sum((1.0, self), (-1.0, other)) if isinstance(other, Weights) else NotImplemented
 
