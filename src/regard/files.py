@@ -41,6 +41,15 @@ NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES}
 """Errors of file systems that flush no folder. Any other, such as EIO, means that data may be lost, and is raised."""
 
 
+CACHE = "REGARD_CACHE"
+
+
+def cache_folder() -> Path:
+    """Where commands keep what they would else make again."""
+    default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "regard"
+    return Path(os.environ.get(CACHE) or default).expanduser()
+
+
 def check_figure_path(path: AnyPath) -> Path:
     """The path, if a figure can be written there. Call it before a long computation."""
     path = _check_output(Path(path), "figure", (".png", ".svg", ".pdf"))

@@ -598,11 +598,15 @@ class Sparsemax(_Thresholded):
         return (inside.sum(dim=-1, keepdim=True) - 1) / support.sum(dim=-1, keepdim=True)
 
 
+SOFTEST = 1.01
+"""The least α of `Entmax`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entmax(_Thresholded):
     """w_ij = max((α − 1) e_ij − τ_i, 0)^(1/(α−1)) (Peters, Niculae & Martins 2019, eq. 8).
 
-    α → 1 is softmax, α = 2 sparsemax. τ is found by bisection to the last bit, for any α > 1. A tensor of one number
+    α → 1 is softmax, α = 2 sparsemax. τ is found by bisection to the last bit, for any α ≥ 1.01. A tensor of one number
     gets a gradient (Correia, Niculae & Martins 2019, proposition 1): make `Entmax(self.alpha)` where it is used.
     """
 
@@ -618,8 +622,9 @@ class Entmax(_Thresholded):
                 )
             if not readable(self.alpha):
                 return
-        if not self.alpha > 1:
-            raise ValueError(f"Entmax needs alpha > 1, got {self.alpha}; alpha = 1 is Softmax()")
+        # Energies are multiplied by α − 1, a weight is a power of 1/(α − 1): near 1 nothing of a float32 is left.
+        if not self.alpha >= SOFTEST:
+            raise ValueError(f"Entmax needs alpha ≥ {SOFTEST}, got {self.alpha}; alpha = 1 is Softmax()")
 
     def scaled(self, e: Tensor) -> Tensor:
         return e * (self.alpha - 1)
