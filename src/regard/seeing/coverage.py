@@ -121,6 +121,7 @@ class Experiment:
         """Runs of modules whose output is one tensor."""
         self.tensors = tensors_of((inputs, options))
         self.disturbed: list[Disturbed] = []
+        self.current: Run
         self.ways: dict[Any, int | None] = {}
         self.shapes: set[tuple[int, ...]] = set()
         """Queries and keys of the calls that were recorded."""
@@ -132,6 +133,7 @@ class Experiment:
         before = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)  # it would run a whole layer as one function
         install(plan(self.parts))
+        handles = [handle for _, part in self.parts for handle in self.hooks(part)]
         try:
             with torch.no_grad():
                 with watch as seen:
@@ -139,12 +141,24 @@ class Experiment:
                 self.shapes = {tuple(call.shape[-2:]) for call in seen.calls}
                 self.experiments(sides)
         finally:
+            for handle in handles:
+                handle.remove()
             remove()
             torch.backends.mha.set_fastpath_enabled(before)
             with torch.no_grad():
                 for x, value in buffers.items():
                     x.copy_(value)
         return self.conclude(seen)
+
+    def hooks(self, part: nn.Module) -> tuple[Any, Any]:
+        def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+            self.current.before(module, args, kwargs)
+
+        def after(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            self.current.after(module, output)
+
+        before_it = part.register_forward_pre_hook(before, with_kwargs=True)
+        return before_it, part.register_forward_hook(after, with_kwargs=True)
 
     def execute(self, run: Run, changed: dict[int, Tensor]) -> bool:
         """Run the model with these tensors of its inputs changed. False if nothing can be concluded from it."""
@@ -155,12 +169,7 @@ class Experiment:
             stack.enter_context(torch.random.fork_rng([x.index or 0 for x in devices]))
             torch.manual_seed(0)
             stack.enter_context(opened_also(run))
-            for _, part in self.parts:
-                for handle in (
-                    part.register_forward_pre_hook(run.before, with_kwargs=True),
-                    part.register_forward_hook(run.after, with_kwargs=True),
-                ):
-                    stack.callback(handle.remove)
+            self.current = run
             if isinstance(run, Flow) and run.chosen:
                 stack.enter_context(run.skipping())
             self.model(*inputs, **options)

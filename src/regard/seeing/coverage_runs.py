@@ -332,7 +332,7 @@ class Run:
         self.stack.append(frame)
         self.enter(frame, tensors_of((args, kwargs)))
 
-    def after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def after(self, module: nn.Module, output: Any) -> None:
         while self.stack and self.stack[-1].module is not module:  # a module that was left by an exception
             self.stack.pop()
         if self.stack:
@@ -516,8 +516,8 @@ class Disturbed(Run):
         if q is not None and record.q is not None and q.shape == record.q.shape:
             rows = (q != record.q).any(-1)
         if self.batch and rows is not None and rows.dim() > 2:
-            entries = rows.any(-1)
-            record.interchanged |= bool((entries != entries[..., :1]).any())
+            heads = rows.any(-1)
+            record.interchanged |= bool((heads != heads[..., :1]).any())
         read = _read_by(call)
         if len(read) == len(record.read):
             self.check_inputs(frame, list(map(self.compared, read, record.read)), " in what its attention reads")
