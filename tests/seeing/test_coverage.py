@@ -376,3 +376,21 @@ def test_names_of_classes_decide_nothing() -> None:
         kind = type(name, (Block,), {})
         assert places(proof(kind(UNSEEN["sigmoid"]))) == ["1"]
         assert proof(kind(plain)).complete is True
+
+
+def test_a_watch_proves_the_first_and_the_last_call() -> None:
+    model = nn.Sequential(Block(causal), Layer(nn.GRU(WIDTH, WIDTH, batch_first=True))).eval()
+    x = torch.randn(1, 9, WIDTH)
+    with torch.no_grad(), regard.watch(model, prove=True) as seen:
+        model(x)
+    assert seen.complete is False
+    assert seen.coverage is not None
+    assert seen.coverage.trace is seen
+    assert places(seen.coverage) == ["1.layer"]
+    with torch.no_grad(), regard.watch(model[0], prove=True) as seen:
+        for count in (3, 5, 9):
+            model[0](x[:, :count])
+    assert seen.complete is True
+    assert seen.coverage is not None
+    assert "token 4 of the input in call n" in seen.coverage.tried
+    assert not model._forward_pre_hooks

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from .coverage_runs import Disturbed, Flow, Injected, Record, Recording, Unseen, kind_of, tensors_of
+from .coverage_runs import Disturbed, Flow, Injected, Record, Recording, Unseen, kind_of
 from .storage import parse_bytes
-from .watch import Watch, install, named_parts, opened_also, plan, remove
+from .watch import Watch, install, local, named_parts, opened_also, plan, remove, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -83,6 +83,25 @@ def prove(model: nn.Module, *inputs: Any, limit: str | int = LIMIT, **options: A
     if not isinstance(model, nn.Module):
         raise TypeError(f"prove takes a model (an nn.Module), got {type(model).__name__}")
     return Experiment(model, inputs, options, parse_bytes(limit)).run()
+
+
+def prove_calls(model: nn.Module, calls: list[tuple[Any, Any]], seen: Seen) -> Coverage:
+    """The coverage of several calls of a model, for a watch that saw them."""
+    limit = parse_bytes(LIMIT)
+    proved = [Experiment(model, args, options, limit).run() for args, options in calls]
+    if len(proved) == 1:
+        proved[0].trace = seen
+        return proved[0]
+    verdicts = [x.complete for x in proved]
+    return Coverage(
+        False if False in verdicts else None if None in verdicts else True,
+        list(dict.fromkeys(place for x in proved for place in x.unseen)),
+        list(dict.fromkeys(row for x in proved for row in x.verdicts)),
+        [f"{text} in call {which}" for x, which in zip(proved, ("1", "n"), strict=True) for text in x.tried],
+        list(dict.fromkeys(reason for x in proved for reason in x.reasons)),
+        seen,
+        proved[0].still,
+    )
 
 
 # The experiment
@@ -170,6 +189,8 @@ class Experiment:
             torch.manual_seed(0)
             stack.enter_context(opened_also(run))
             self.current = run
+            local.state.frozen = None if isinstance(run, Recording) else run.frozen
+            stack.callback(setattr, local.state, "frozen", None)
             if isinstance(run, Flow) and run.chosen:
                 stack.enter_context(run.skipping())
             self.model(*inputs, **options)

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from .storage import format_bytes
+from .watch import tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,21 +44,6 @@ class Unseen:
 
     def __str__(self) -> str:
         return f"{self.module or 'the model itself'}: {self.kind}, {self.reach}"
-
-
-def tensors_of(x: Any, depth: int = 0) -> list[Tensor]:
-    """The tensors in arguments or outputs of a module, in order, each once."""
-    if isinstance(x, torch.Tensor):
-        return [] if x.is_nested or x.layout != torch.strided else [x]
-    parts: Any = ()
-    if isinstance(x, dict):
-        parts = x.values()
-    elif isinstance(x, list | tuple):
-        parts = x
-    elif hasattr(x, "__dataclass_fields__"):
-        parts = vars(x).values() if hasattr(x, "__dict__") else ()
-    found = [tensor for part in parts for tensor in tensors_of(part, depth + 1)] if depth < 4 else []
-    return list({id(tensor): tensor for tensor in found}.values())
 
 
 # Rows: which positions of a tensor differ from the recording
@@ -325,6 +311,11 @@ class Run:
             raise OtherPathError
         return records[self.calls]
 
+    def frozen(self) -> Tensor | None:
+        """The output that the next call is put back to."""
+        records = self.experiment.records
+        return records[self.calls].out if self.calls < len(records) else None
+
     def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         name = self.names[id(module)]
         frame = Frame((name, self.counts[name]), module)
@@ -442,9 +433,10 @@ class Flow(Run):
         record = self.record(call.name)
         if output is None or record.out is None or output.shape != record.out.shape:
             return
+        output.copy_(record.out)
         if not any(record is x for x in self.chosen):
             return
-        output.copy_(record.out + self.random_like(record.out))
+        output += self.random_like(record.out)
         record.flows = False
         self.pending.append(record)
 

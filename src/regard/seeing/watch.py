@@ -6,6 +6,7 @@ replacement calls the original with the arguments it got and returns its result.
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 import threading
@@ -43,6 +44,7 @@ def watch(
     keep: str | Path | None = None,
     limit: str | int | None = None,
     gradients: bool = False,
+    prove: bool = False,
 ) -> Watch:
     """Record every attention call that `model` makes inside the block; the model itself does not change.
 
@@ -59,6 +61,8 @@ def watch(
     - `limit`: the memory to keep at most ("8GB"); calls beyond are counted in `seen.missed`, not kept.
     - `gradients`: keep the gradient of each output, `call.gradient`, when a backward pass computes it, inside the block
       or after it. `call.contributions()` is then attention × gradient.
+    - `prove`: when the block ends, `regard.prove` of the first call of the model in it, and of the last if there are
+      more: `seen.complete` and `seen.coverage`. It runs the model about four times for each.
 
     Held for each call: T_q · heads · D numbers of queries, T_k · key heads · D of keys and as many of values, a mask
     (two numbers per query where that is the same) and 64 rows of the output; of a generation, the newest keys and
@@ -75,7 +79,22 @@ def watch(
             f"{compiled} is compiled, and calls inside compiled code cannot be seen. Watch and call the original "
             "model (model._orig_mod, or without model.forward = torch.compile(…)), or watch before compiling"
         )
-    return Watch(parts, layers, keep, limit, gradients)
+    return Watch(parts, layers, keep, limit, gradients, prove)
+
+
+def tensors_of(x: Any, depth: int = 0) -> list[Tensor]:
+    """The tensors in arguments or outputs of a module, in order, each once."""
+    if isinstance(x, torch.Tensor):
+        return [] if x.is_nested or x.layout != torch.strided else [x]
+    parts: Any = ()
+    if isinstance(x, dict):
+        parts = x.values()
+    elif isinstance(x, list | tuple):
+        parts = x
+    elif hasattr(x, "__dataclass_fields__"):
+        parts = vars(x).values() if hasattr(x, "__dict__") else ()
+    found = [tensor for part in parts for tensor in tensors_of(part, depth + 1)] if depth < 4 else []
+    return list({id(tensor): tensor for tensor in found}.values())
 
 
 class Watch:
@@ -88,6 +107,7 @@ class Watch:
         keep: str | Path | None,
         limit: str | int | None,
         gradients: bool,
+        prove: bool = False,
     ) -> None:
         """`parts` are the modules of the model, the model itself first. Holding them keeps the ids in `names` valid."""
         self.model, self._parts, self._plan = parts[0][1], parts, plan(parts)
@@ -96,6 +116,8 @@ class Watch:
         self._depths = ModuleDepths(parts)
         self._selected: dict[str, bool] = {}
         self.thread = 0
+        self._calls: list[tuple[Any, Any]] | None = [] if prove else None  # arguments, to prove
+        self._hook: Any = None
         storage = None
         if keep is not None or limit is not None:
             from .storage import TensorStorage
@@ -108,9 +130,18 @@ class Watch:
         install(self._plan)
         with _lock:
             opened.watches = (*opened.watches, self)
+        if self._calls is not None:
+            self._hook = self.model.register_forward_pre_hook(self._keep_arguments, with_kwargs=True)
         return self.seen
 
+    def _keep_arguments(self, module: nn.Module, args: Any, options: Any) -> None:
+        assert self._calls is not None
+        memo: dict[int, Any] = {id(x): x.detach().clone() for x in tensors_of((args, options))}
+        self._calls[1:] = [copy.deepcopy((args, options), memo)]
+
     def __exit__(self, *error: object) -> None:
+        if self._hook is not None:
+            self._hook.remove()
         waiting, local.state.softmaxes = local.state.softmaxes, []
         for softmax in waiting:  # no product will follow
             softmax.report()
@@ -118,6 +149,10 @@ class Watch:
             opened.watches = tuple([watch for watch in opened.watches if watch is not self])
         remove()
         self.seen.close(functools.partial(_advice, type(self.model).__name__))
+        if self._calls and error[0] is None:
+            from .coverage import prove_calls
+
+            self.seen.coverage = prove_calls(self.model, self._calls, self.seen)
 
     def selects(self, name: str) -> bool:
         """Whether the calls of the module of this name are recorded."""
@@ -204,7 +239,7 @@ class ThreadState:
     """What the taps know of the code that runs in one thread."""
 
     __slots__ = (
-        "captured", "interface_call", "multihead", "multihead_forward", "softmaxes", "suspended",
+        "captured", "frozen", "interface_call", "multihead", "multihead_forward", "softmaxes", "suspended",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -218,6 +253,8 @@ class ThreadState:
         """Inside a call that is reported as a whole: the functions it is made of are not reported."""
         self.interface_call: InterfaceCall | None = None
         """Inside an attention interface: its arguments, for the function it ends in."""
+        self.frozen: Callable[[], Tensor | None] | None = None
+        """Inside `prove`: the output that the next call is put back to, so that its kernel need not run."""
         self.captured: list[Call] | None = None
         """Inside `capture_calls`: calls are appended here and reported to no watch."""
 
