@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 
+from ..layers.kernels.packed_products import packed_weights
 from ..models.encoder_decoder import EncoderDecoder
 from ..special_tokens import END, PAD, UNKNOWN
 from .beam import Hypothesis, search
@@ -22,12 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..data.tokenizer_pair import TokenizerPair
+    from ..layers.kernels.packed_products import Copies
     from .beam import SearchSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from torch import Tensor
 
     Source = list[int] | np.ndarray[Any, Any]
     """Ids that end in </s>; or samples of a sound, or a picture's pixels."""
@@ -183,21 +180,24 @@ class Engine(Protocol):
 
 @dataclass
 class ModelEngine:
-    """The engine that runs a model of regard, on its device."""
+    """The engine that runs a model of regard, on its device; it holds packed copies of the weights for all searches."""
 
     model: EncoderDecoder | Ensemble
+    packed: Copies = field(default_factory=dict, repr=False)
 
     def __call__(self, sources: list[Source], **how: Unpack[SearchSettings]) -> list[list[Hypothesis]]:
         device = next(self.model.parameters()).device
         padded, lengths = stacked(sources)
         training = self.model.training
-        self.model.eval()
+        if training:  # asked first: all modules are told, which takes as long as two steps of a search
+            self.model.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), packed_weights(self.packed):
                 annotations = self.model.encode(padded.to(device), lengths.to(device))
-            return search(self.model, annotations, **how)
+                return search(self.model, annotations, **how)
         finally:
-            self.model.train(training)
+            if training:
+                self.model.train()
 
 
 def translate(
