@@ -3,12 +3,11 @@
 A search multiplies a few rows with the same weights at every step.
 
 On a CPU oneDNN stores such a matrix in the order in which its kernel reads it. A product of a large matrix with 5 rows
-then takes less than half as long, one with 160 rows about a tenth less. Packing a matrix takes about as long as a
-product with 50 rows. Small products are slower packed: `pays` has the limits.
+then takes less than half as long. Packing a matrix takes about as long as a product with 50 rows, so an engine holds
+the copies for all its searches. Small products are slower packed: `pays` has the limits.
 
 oneDNN compiles a kernel for each number of rows and each shape of a matrix, about 0.6 MB, and keeps 1024 of them.
 `product` rounds the number of rows up, so a server needs few kernels however many rows its requests have.
-`python -m benchmarks.packed_products` measures both.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ def kernel_rows(rows: int) -> int:
 
 
 Copies = dict[Tensor, tuple[int, int, Tensor | None]]
-"""By matrix: where its numbers are, how often they were changed, and the packed copy; None where it cannot be packed."""
+"""By matrix: where its numbers are, how often they changed, and the packed copy (None where it cannot be packed)."""
 _copies: ContextVar[Copies | None] = ContextVar("packed_weights", default=None)
 
 
