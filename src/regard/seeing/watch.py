@@ -594,7 +594,7 @@ def plan(parts: Parts) -> PatchPlan:
 def install(owner: int, plan: PatchPlan | None = None) -> None:
     """Put all taps in place, also where Python modules of the packages of a model's parts imported one by name.
 
-    They stay until `remove` of every owner. An interrupt may come at any moment: each step can be undone, or done again.
+    They stay until `remove` of every owner. An interrupt may come at any moment: each step can be undone or repeated.
     """
     with _lock:
         before, first = len(_patches), not _owners
