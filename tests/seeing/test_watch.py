@@ -260,7 +260,7 @@ class Stack(nn.Module):
         return x
 
 
-@pytest.mark.parametrize()
+@pytest.mark.parametrize(("layers", "names"), [(1, [1]), ([0, 2], [0, 2]), ("layer.2", [2]), ("*.1", [1])])
 def test_only_the_layers_asked_for(layers: Any, names: list[int]) -> None:
     model = Stack()
     with watch(model, layers=layers) as seen:
