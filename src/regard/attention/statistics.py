@@ -231,8 +231,12 @@ class Fidelity:
 
     @property
     def result(self) -> Tensor:
-        # Zero output and zero error is a perfect match, not 0/0.
-        return torch.where(self.error == 0, 0, self.error.sqrt() / self.norm.sqrt())
+        return relative_error(self.error, self.norm)
+
+
+def relative_error(error: Float[Tensor, " n"], norm: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """|W·v − out| / |out| from both squares. Zeros that are right match, zeros that are wrong have an error of 1."""
+    return torch.where(norm == 0, (error != 0).to(norm.dtype), error.sqrt() / norm.sqrt())
 
 
 # The same of contributions, which have signs

@@ -48,8 +48,7 @@ class Weights:
     Shapes are [*batch, T_q, T_k]. `w[0, 3]` selects from the leading dimensions (batch entry 0, head 3) and
     `w.rows(1000)` selects queries; both return `Weights` without computing anything. Only `dense`, `log_prob` and
     `logsumexp` build a graph for gradients. Dropout is not part of the weights. Queries, keys and boolean masks are not
-    copied. Once they are changed in place every method raises, except for tensors made in `torch.inference_mode`, whose
-    changes PyTorch does not count.
+    copied. Once they are changed in place every method raises.
 
     `a * w1 + b * w2` is the sum of two matrices of one shape, and answers as they do. A factor is a number, or a tensor
     that broadcasts to [*batch, T_q, 1]: one per head (λ of differential attention) or per row (a gate).

@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from ..normalizers import RowState
 from ..parts import positions, span
-from ..statistics import WIDEST, Top
+from ..statistics import WIDEST, Top, relative_error
 from . import TRITON, ceil
 
 if TYPE_CHECKING:
@@ -522,7 +522,7 @@ def _fidelity(
     options |= {"BDV": _power_of_two(v.shape[-1])}
     start_by_name(statistics_triton.fidelity, (blocks, r["matrices"], 1), options)
     error, norm = error.sum(1), norm.sum(1)
-    return torch.where(error == 0, 0, error.sqrt() / norm.sqrt())
+    return relative_error(error, norm)
 
 
 def _entropy(size: Float[Tensor, "n q"], logs: Float[Tensor, "n q"]) -> Float[Tensor, "n q"]:
