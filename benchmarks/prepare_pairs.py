@@ -55,7 +55,6 @@ log_every = 1
 validate_every = 10000
 tokens = 4096
 average = 1
-tensorboard = false
 """
 
 

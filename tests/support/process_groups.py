@@ -123,7 +123,7 @@ def main(folder: Path) -> None:
         model = Line()
         x = torch.linspace(-1, 1, 8).reshape(4, 2, 1)
         batches = [[each, 3 * each + 1] for each in x]
-        own = {"updates": 4, "rate": 3.0, "schedule": "constant", "tensorboard": False, "accelerator": "cpu"}
+        own = {"updates": 4, "rate": 3.0, "schedule": "constant", "accelerator": "cpu"}
         every = {"log_every": 1, "save_every": 1, "validate_every": 1}
         fit(model, folder / "own", train=batches, valid=batches, devices=2, strategy="ddp", **own, **every)
         save_model(model, str(folder / f"own-{rank}.safetensors"))
@@ -270,7 +270,6 @@ save_every = 2
 log_every = 1
 average = 2
 accelerator = "cpu"
-tensorboard = false
 [search]
 beams = 2
 """,
