@@ -550,8 +550,8 @@ class CountedRows:
 
     def __iter__(self) -> Iterator[Pair]:
         last = time.monotonic()
-        for done, pair in enumerate(self.pairs):
-            if done % 1024 == 0 and (now := time.monotonic()) - last >= REPORT:
+        for done, pair in enumerate(self.pairs, 1):
+            yield pair
+            if (now := time.monotonic()) - last >= REPORT:
                 print(f"{self.activity}: {count_of(done, 'row')} so far", file=sys.stderr, flush=True)
                 last = now
-            yield pair

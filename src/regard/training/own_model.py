@@ -331,7 +331,8 @@ class LoaderBatches(NumberedBatches):
 
     def __init__(self, loader: DataLoader[Any], name: str) -> None:
         _require_rows(loader, name)
-        self._dataset, self._collate = loader.dataset, loader.collate_fn
+        self._dataset: Any = loader.dataset
+        self._collate = loader.collate_fn
         self._size, self._drops = loader.batch_size, loader.drop_last  # no size: the dataset has batches
         self._shuffles = isinstance(loader.sampler, RandomSampler)
         self.workers, self.worker_start = loader.num_workers, loader.worker_init_fn

@@ -334,7 +334,7 @@ COLUMNS = "source and target (and gold links): numbers from 0, or names in the h
 
 
 class FilesData(DataSection):
-    """Pairs from files: TSV, CSV, JSONL, Parquet, a `datasets` folder, or two line-aligned files; plain, gz or xz.
+    """Pairs from files: TSV, CSV, JSONL, Parquet, or two line-aligned files; plain, gz or xz.
 
     Where the source is a picture or a sound, its column names a file, and the path starts at `root` too.
     """
