@@ -18,6 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+# What FSDP imports at its first use, once for all forks: it takes a process seconds.
+import torch.distributed.checkpoint.hf_storage
+import torch.distributed.checkpoint.state_dict_loader
+import torch.distributed.checkpoint.state_dict_saver
+import torch.distributed.fsdp
+import torch.export
+import torch.utils.checkpoint
 from safetensors.torch import save_model
 from torch import nn
 from torch.distributed import TCPStore

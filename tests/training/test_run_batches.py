@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import weakref
 from collections import Counter
@@ -219,7 +218,6 @@ def test_one_buffer_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return encoded
 
     def counted_read(self: StreamUpdates) -> Any:
-        gc.collect()
         alive.append(sum(buffer() is not None for buffer in buffers))
         return read_blocks(self)
 
