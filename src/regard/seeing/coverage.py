@@ -16,7 +16,6 @@ What it shows holds for this input and the tokens tried, which are listed.
 from __future__ import annotations
 
 import copy
-import threading
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from torch import nn
 
 from .coverage_runs import Disturbed, Flow, Injected, Record, Recording, Unseen, kind_of
 from .storage import parse_bytes
-from .watch import Watch, install, local, named_parts, opened_also, plan, remove, tensors_of
+from .watch import Watch, install, local, named_parts, numbers, opened_also, plan, remove, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -124,7 +123,7 @@ class Experiment:
         self.model, self.inputs, self.options, self.limit = model, inputs, options, limit
         self.parts: Parts = named_parts(model)
         self.names = {id(part): name for name, part in self.parts}
-        self.thread = threading.get_ident()
+        self.number = next(numbers)
         self.records: list[Record] = []
         self.boundaries: dict[tuple[str, int], tuple[list[Tensor], list[Tensor]]] = {}
         self.order: list[str] = []
@@ -151,7 +150,7 @@ class Experiment:
         buffers = {x: x.clone() for x in self.model.buffers()}
         before = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)  # it would run a whole layer as one function
-        install(plan(self.parts))
+        install(self.number, plan(self.parts))
         handles = [handle for _, part in self.parts for handle in self.hooks(part)]
         try:
             with torch.no_grad():
@@ -162,7 +161,7 @@ class Experiment:
         finally:
             for handle in handles:
                 handle.remove()
-            remove()
+            remove(self.number)
             torch.backends.mha.set_fastpath_enabled(before)
             with torch.no_grad():
                 for x, value in buffers.items():

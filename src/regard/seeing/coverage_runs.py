@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from .storage import format_bytes
-from .watch import tensors_of
+from .watch import numbers, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -278,7 +278,7 @@ class Run:
     layers = None
 
     def __init__(self, experiment: Experiment) -> None:
-        self.experiment, self.seen, self.thread = experiment, self, experiment.thread
+        self.experiment, self.seen, self.number = experiment, self, next(numbers)
         self.names = experiment.names
         self.stack: list[Frame] = []
         self.counts: Counter[str] = Counter()
@@ -369,7 +369,7 @@ def _rows_of(call: Call) -> Tensor | None:
 
 def _read_by(call: Call) -> list[Tensor]:
     """Queries, keys and values of a call that the taps have just made; where weights are held, the values."""
-    known = call.v_parts if call.matrix else [call.q, *call.k_parts, *call.v_parts, *call._learned]
+    known = call.v_parts if call.matrix else [call.q, *call.k_parts, *call.v_parts, *call.learned]
     return [x for x in known if x is not None and not isinstance(x, nn.Parameter) and x.is_floating_point()]
 
 
