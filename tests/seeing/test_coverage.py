@@ -394,3 +394,17 @@ def test_a_watch_proves_the_first_and_the_last_call() -> None:
     assert seen.coverage is not None
     assert "token 4 of the input in call n" in seen.coverage.tried
     assert not model._forward_pre_hooks
+
+
+def test_a_softmax_that_is_a_module_of_its_own() -> None:
+    class Written(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attend, self.drop = nn.Softmax(dim=-1), nn.Dropout(0.1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.drop(self.attend(x @ x.mT)) @ x
+
+    coverage = proof(Written())
+    assert coverage.complete is True
+    assert {row[1] for row in coverage.verdicts} == {"proved"}

@@ -114,6 +114,11 @@ class Side:
     """Which of the tensors among the inputs."""
     axes: tuple[int, ...]
     """Those of its tokens."""
+    size: int = 1
+    """Of pictures, the pixels of a token along each axis."""
+
+    def __str__(self) -> str:
+        return f" ({self.size} pixels wide)" if self.size > 1 else ""
 
 
 class Experiment:
@@ -202,12 +207,12 @@ class Experiment:
             return
         for side in sides:
             x, name = self.tensors[side.number], self.input_name(side.number)
-            for size, tokens in enumerate(self.tokens(x, side.axes)):
+            for size, tokens in enumerate(self.tokens(x, side)):
                 if tokens:
                     run = Disturbed(self)
                     self.disturbed.append(run)
-                    self.tried.append(f"{'tokens' if len(tokens) > 1 else 'token'} {_listed(tokens)} of {name}")
-                    if not self.execute(run, {side.number: _disturbed(x, side.axes, tokens, 1.0 + 3 * size)}):
+                    self.tried.append(f"{'tokens' if len(tokens) > 1 else 'token'} {_listed(tokens)} of {name}{side}")
+                    if not self.execute(run, {side.number: _disturbed(x, side, tokens, 1.0 + 3 * size)}):
                         return
             self.merged(self.disturbed[-2:])
         wide = [side.number for side in sides if self.tensors[side.number].dim() > 1]
@@ -216,7 +221,7 @@ class Experiment:
             run = Disturbed(self, batch=True)
             self.disturbed.append(run)
             self.tried.append(f"entry {count // 2} of {count}")
-            changed = {n: _disturbed(self.tensors[n], (0,), [(count // 2,)], 1.0) for n in wide}
+            changed = {n: _disturbed(self.tensors[n], Side(n, (0,)), [(count // 2,)], 1.0) for n in wide}
             if not self.execute(run, changed):
                 return
         if not (any(run.places for run in self.disturbed) and self.is_random()):
@@ -268,21 +273,21 @@ class Experiment:
             axis = next((n for n, least in ((1, 2), (2, 400), (0, 2)) if x.shape[n] >= least), None)
             return None if axis is None else Side(number, (axis,))
         last = x.shape[-1] <= 4 < x.shape[1]  # channels
-        return Side(number, tuple(range(1, x.dim() - 1) if last else range(2, x.dim())))
+        axes = tuple(range(1, x.dim() - 1) if last else range(2, x.dim()))
+        return Side(number, axes, self.patch(min(x.shape[axis] for axis in axes)))
 
-    def tokens(self, x: Tensor, axes: tuple[int, ...]) -> list[list[tuple[int, ...]]]:
+    def tokens(self, x: Tensor, side: Side) -> list[list[tuple[int, ...]]]:
         """Positions that are changed in one run, the middle, and in another: first, the middle's neighbour, last."""
-        sizes = [x.shape[axis] for axis in axes]
+        sizes = [x.shape[axis] // side.size for axis in side.axes]
         if max(sizes) < 2:
             return []
         middle = [size // 2 for size in sizes]
-        step = 1 if len(axes) == 1 else self.patch(sizes[-1])
-        beside = [*middle[:-1], min(middle[-1] + step, sizes[-1] - 1)]
+        beside = [*middle[:-1], min(middle[-1] + 1, sizes[-1] - 1)]
         other = {tuple([0] * len(sizes)), tuple(beside), tuple(size - 1 for size in sizes)} - {tuple(middle)}
         return [[tuple(middle)], sorted(other)]
 
     def patch(self, size: int) -> int:
-        """How far neighbours are apart: the width of patches that do not overlap, or a quarter of the whole."""
+        """The width of a token of a picture: that of patches that do not overlap, or a quarter of the whole."""
         for _, part in self.parts:
             if isinstance(part, nn.modules.conv._ConvNd) and part.kernel_size == part.stride and part.stride[-1] > 1:
                 return int(part.stride[-1])
@@ -384,14 +389,14 @@ def _listed(tokens: Sequence[tuple[int, ...]]) -> str:
     return ", ".join(str(x[0]) if len(x) == 1 else str(x) for x in tokens)
 
 
-def _disturbed(x: Tensor, axes: tuple[int, ...], tokens: Sequence[tuple[int, ...]], size: float) -> Tensor:
+def _disturbed(x: Tensor, side: Side, tokens: Sequence[tuple[int, ...]], size: float) -> Tensor:
     """The tensor with other numbers at these positions: noise as large as its own numbers, or other ids of its own."""
     out = x.detach().clone()
     noise = torch.Generator().manual_seed(2)
     for token in tokens:
         at: list[Any] = [slice(None)] * x.dim()
-        for axis, n in zip(axes, token, strict=True):
-            at[axis] = n
+        for axis, n in zip(side.axes, token, strict=True):
+            at[axis] = slice(n * side.size, (n + 1) * side.size)
         old = out[tuple(at)]
         if x.is_floating_point():
             spread = float(x.float().std()) or 1.0

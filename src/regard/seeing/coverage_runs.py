@@ -279,7 +279,7 @@ class Run:
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment, self.seen, self.number = experiment, self, next(numbers)
-        self.names = experiment.names
+        self.names, self.model = experiment.names, experiment.model
         self.stack: list[Frame] = []
         self.counts: Counter[str] = Counter()
         self.calls = 0
@@ -415,6 +415,7 @@ class Recording(Run):
         out = None if output is None else self.keep(output)
         q = _rows_of(call)
         q = None if q is None else self.keep(q)
+        self.experiment.attends.add(call.name)  # an nn.Softmax, whose module multiplies
         read = [self.keep(x) for x in _read_by(call)]
         self.experiment.records.append(Record(call.name, frame.key, frame.calls, out, q, read))
 
