@@ -20,6 +20,7 @@ from .rollout_and_distances import (
     head_matches,
     induction_scores,
     repeated_sequence,
+    repeated_sequence_scores,
     retrieval_scores,
     rollout,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "logit_lens",
     "next_tokens",
     "repeated_sequence",
+    "repeated_sequence_scores",
     "retrieval_scores",
     "rollout",
     "value_weighted_attention",

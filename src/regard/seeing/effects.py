@@ -27,8 +27,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from ..attention.parts import TensorVersions
 from .interventions import ModelIntervention, OutputRecorder, RowReplacement, Site, applied
@@ -38,6 +36,7 @@ from .text_models import (
     all_tensors,
     batch_rows,
     batch_size,
+    check_evaluation_mode,
     first_tensor,
     outputs_agree,
     repeated,
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
+    from .corpus import Sums
     from .interventions import RecordedOutput
 
     Inputs = Tensor | Mapping[str, Any]
@@ -182,7 +182,7 @@ def effects(
         raise ValueError('by="patch" needs corrupted=…, other inputs of the same shape, into which parts are patched')
     if exact is not None and of == "tokens" and by == "zero":
         raise ValueError("masking a token has no estimate from a gradient; leave exact=None, or replace its embedding")
-    _check_evaluation_mode(model)
+    check_evaluation_mode(model)
     batch, first = batch_size(inputs), first_tensor(inputs)
     assert first is not None
     times = max(1, (rows or (ROWS_ON_CPU if first.device.type == "cpu" else ROWS)) // batch)
@@ -247,19 +247,6 @@ def effects(
     for part in progress_bar(parts, f"{len(chosen)} {of}, {by}") if progress else parts:
         result.values[part] = changed([sites[at] for at in part])
     return result
-
-
-def _check_evaluation_mode(model: nn.Module) -> None:
-    """Refuse modules that are random, or that mix the entries of a batch, each of which has its own change."""
-    for name, part in model.named_modules():
-        if isinstance(part, _DropoutNd) and part.training and part.p > 0:
-            raise ValueError(f"{type(model).__name__} is in training mode with {part}; call model.eval() first")
-        if isinstance(part, _BatchNorm) and (part.training or part.running_mean is None):
-            advice = "call model.eval() first" if part.training else "it has no running statistics"
-            raise ValueError(
-                f"{name or type(model).__name__}, {type(part).__name__}, normalizes by the mean of its batch, in which "
-                f"changed and unchanged entries would mix; {advice}"
-            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -484,3 +471,28 @@ class LayerPrefix:
                     undo.callback(setattr, module, "forward", own)
                 module.forward = constant(output, module.forward)
             yield
+
+
+BASE = ("metric",)
+DIGITS = 6
+"""Of numbers in names, which are sorted as text."""
+
+
+def add_effects(sums: Sums, effects: Effects) -> None:
+    """Add the effects of one text, its mean over the batch."""
+    sums.add(BASE, effects.base.mean())
+    for site, value, change in zip(effects.sites, effects.values.mean(1), effects.differences.mean(1), strict=True):
+        if site.layer is None:
+            raise ValueError("effects of tokens have no mean over texts: a token's place means something else in each")
+        place = (f"{site.layer:0{DIGITS}d}", "" if site.head is None else f"{site.head:0{DIGITS}d}", site.module)
+        sums.add(("site", *place), value)
+        sums.add(("difference", *place), change)
+
+
+def mean_effects(sums: Sums, by: str) -> Effects:
+    """The mean of each site's metric over the texts, as the effects of one entry."""
+    names = sorted(name for name in sums.names if name[0] == "site")
+    sites = [Site(int(layer), int(head) if head else None, None, module) for _, layer, head, module in names]
+    values = torch.stack([sums.mean(name) for name in names])
+    of = "layers" if sites[0].head is None else "heads"
+    return Effects(of, by, sites, sums.mean(BASE)[None], values[:, None])

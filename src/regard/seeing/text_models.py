@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from .watch import watch
 
@@ -292,6 +294,19 @@ def _quiet() -> Iterator[None]:
 def run_model(model: nn.Module, inputs: Inputs) -> Any:
     """`model(**inputs)` for a mapping of keyword arguments, `model(inputs)` for a tensor."""
     return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+
+
+def check_evaluation_mode(model: nn.Module) -> None:
+    """Refuse modules that are random, or that mix the entries of a batch, each of which has its own change."""
+    for name, part in model.named_modules():
+        if isinstance(part, _DropoutNd) and part.training and part.p > 0:
+            raise ValueError(f"{type(model).__name__} is in training mode with {part}; call model.eval() first")
+        if isinstance(part, _BatchNorm) and (part.training or part.running_mean is None):
+            advice = "call model.eval() first" if part.training else "it has no running statistics"
+            raise ValueError(
+                f"{name or type(model).__name__}, {type(part).__name__}, normalizes by the mean of its batch, in which "
+                f"changed and unchanged entries would mix; {advice}"
+            )
 
 
 def first_tensor(x: Any) -> Tensor | None:
