@@ -1,7 +1,7 @@
 """Analysis: head patterns, induction and retrieval heads, rollout, ablation, effects, distances between heads."""
 
 from .effects import Effects, effects
-from .interventions import ablate
+from .interventions import Site, ablate, intervene
 from .logit_attribution import (
     EnergyAttribution,
     LogitAttribution,
@@ -32,6 +32,7 @@ __all__ = [
     "EnergyAttribution",
     "LogitAttribution",
     "Patterns",
+    "Site",
     "TokenizedText",
     "ablate",
     "classical_scaling",
@@ -42,6 +43,7 @@ __all__ = [
     "head_distances",
     "head_matches",
     "induction_scores",
+    "intervene",
     "logit_attribution",
     "logit_lens",
     "next_tokens",

@@ -16,16 +16,16 @@
     duplicate               the same token before                             above 0.5 (ours)
     induction               the token after an earlier occurrence             above 0.5 (ours)
 
-The last two are averaged over the queries that have such a key, those whose token occurred before: on a random sequence
-said twice they are the scores of Olsson et al. 2022 and of TransformerLens, and 1 is reached. `repeated_sequence_scores`
-measures them there, beside a control. A head has every label whose threshold it passes.
+The last two are averaged over the queries that have such a key, those whose token occurred before: on a random
+sequence said twice they are the scores of Olsson et al. 2022, and 1 is reached. `repeated_sequence_scores` measures them
+there, beside a control. A head has every label whose threshold it passes.
 
 Gu et al.: arXiv 2410.10781. Each layer takes one pass over queries and keys; nothing of size T × T is stored. Clark
 et al. smooth weights before taking entropies to keep the logarithm finite; here 0·log 0 is 0 without smoothing.
 
 A randomization test gives p: on some queries of a text the pattern's keys are replaced by as many keys drawn uniformly
-from those the query can see, `DRAWS` times; p = (1 + draws with at least the pattern's weight) / (1 + draws), which is never
-below 1 / (1 + draws). q corrects it for the number of heads (Benjamini & Hochberg 1995).
+from those the query can see, `DRAWS` times; p = (1 + draws with at least the pattern's weight) / (1 + draws), never below
+1 / (1 + draws). q corrects it for the number of heads (Benjamini & Hochberg 1995).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def random_key_sums(
     count = visible.sum(-1)
     listed, begin = visible.nonzero()[:, 1], count.cumsum(0) - count  # the keys each row sees, row after row
     names, picks, pairs = list(patterns), [], []
-    for name, (row, key) in patterns.items():
+    for row, key in patterns.values():
         inside = visible[row, key]
         row, key = row[inside], key[inside]
         which = (torch.rand(DRAWS, len(row), generator=generator) * count[row]).long().clamp_max(count[row] - 1)

@@ -215,7 +215,9 @@ class RepeatedSequenceScores(Tabular):
         return [(*divmod(n, mean.shape[1]), float(mean.flatten()[n])) for n in order]
 
     def __repr__(self) -> str:
-        rows = [f"{len(self.scores['induction'])} sequences of twice {self.length} random tokens; layer.head score ± SE"]
+        rows = [
+            f"{len(self.scores['induction'])} sequences of twice {self.length} random tokens; layer.head score ± SE"
+        ]
         for name, values in self.scores.items():
             error = values.std(0) / len(values) ** 0.5
             found = [f"{x}.{y} {mean:.2f} ± {float(error[x, y]):.2f}" for x, y, mean in self.strongest(name, 3)]

@@ -14,7 +14,7 @@ import threading
 import weakref
 from contextlib import nullcontext
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import torch
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ..attention.masks import Mask
+    from ..attention.weights import Weights
     from ..viewer.export import Widget
     from .call import Call
     from .storage import TensorStorage
@@ -262,10 +263,29 @@ class Seen:
     def __iter__(self) -> Iterator[Call]:
         return iter(self.calls)
 
-    def __getitem__(self, name: str | int | tuple[str, int]) -> Call:
-        """By number, by name (whole components of the dotted path), or by name and index among calls of that name."""
-        if isinstance(name, int):
+    @overload
+    def __getitem__(self, name: int | str | tuple[str, int]) -> Call: ...
+    @overload
+    def __getitem__(self, name: slice) -> list[Call]: ...
+    @overload
+    def __getitem__(self, name: tuple[int, int]) -> Weights: ...
+    def __getitem__(self, name: Any) -> Any:
+        """By number, by name (whole components of the dotted path), or by name and index among calls of that name.
+
+        `seen[2:5]` are several calls, and `seen[3, 5]` are the weights of one head.
+        """
+        if isinstance(name, slice):
             return self.calls[name]
+        if isinstance(name, tuple) and len(name) == 2 and all(isinstance(x, int) for x in name):
+            call, head = self[name[0]], name[1]
+            if not -call.heads <= head < call.heads:
+                raise IndexError(f"{call.name} has {call.heads} heads, counted from 0; there is no {head}")
+            return call.head(head % call.heads)
+        if isinstance(name, int):
+            if -len(self) <= name < len(self):
+                return self.calls[name]
+            known = f"there are {len(self)} calls, counted from 0" if len(self) else self._empty_message()
+            raise IndexError(f"there is no call {name}; {known}")
         key, index = name if isinstance(name, tuple) else (name, None)
         matches = [call for call in self.calls if f".{key}." in f".{call.name}."]
         matches = [call for call in matches if call.name == key] or matches
