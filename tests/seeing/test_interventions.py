@@ -262,21 +262,15 @@ def test_effects_inside_an_intervention_are_those_of_the_changed_model() -> None
 
 def test_what_cannot_be_changed_is_said() -> None:
     model = small_model("gpt2")
-    with torch.no_grad(), pytest.raises(ValueError, match="layer 0 has 4 heads; there is no head 7"):
-        with intervene(model, {Site(0, 7): 0.0}):
-            model(CLEAN)
-    with torch.no_grad(), pytest.raises(ValueError, match="nothing was changed at layer 8"):
-        with intervene(model, {Site(8): 0.0}):
-            model(CLEAN)
-    with (
-        pytest.raises(
-            ValueError, match=r"no module 'transformer.g'; those of the first level are transformer, lm_head"
-        ),
-        intervene(model, {"transformer.g": 0.0}),
-    ):
-        pass
-    with torch.no_grad(), pytest.raises(ValueError, match=r"change at mlp 1 gives \[3, 7\]; expected \[3, 7, 16\]"):
-        with intervene(model, {Site(1, part="mlp"): lambda x: x[..., 0]}):
+    wrong: list[tuple[Site | str, Any, str]] = [
+        (Site(0, 7), 0.0, "layer 0 has 4 heads; there is no head 7"),
+        (Site(8), 0.0, "nothing was changed at layer 8"),
+        ("transformer.g", 0.0, r"no module 'transformer.g'; those of the first level are transformer, lm_head"),
+        (Site(1, part="mlp"), lambda x: x[..., 0], r"change at mlp 1 gives \[3, 7\]; expected \[3, 7, 16\]"),
+        (Site(1, 2, 3, key=1), 0.0, "see ablate"),
+    ]
+    for site, change, message in wrong:
+        with torch.no_grad(), pytest.raises(ValueError, match=message), intervene(model, {site: change}):
             model(CLEAN)
     for heads in ({3: 5}, [(3, 5)]):
         with pytest.raises(ValueError, match="for each layer a list"), ablate(model, heads=heads):  # type: ignore[arg-type]

@@ -542,9 +542,8 @@ class Intervention(SiteIntervention):
         modules = dict(self.parts)
         missing = [x for x in changes if isinstance(x, str) and x not in modules]
         if missing:
-            raise ValueError(
-                f"there is no module {missing[0]!r}; those of the first level are {', '.join(dict(model.named_children()))}"
-            )
+            known = ", ".join(dict(model.named_children()))
+            raise ValueError(f"there is no module {missing[0]!r}; those of the first level are {known}")
         self.changes, self.reached = changes, set[Site | str]()
         self._modules = [(name, modules[name]) for name in changes if isinstance(name, str)]
         self._depths = ModuleDepths(self.parts)

@@ -84,7 +84,8 @@ class StreamLayer:
     @property
     def head_outputs(self) -> Float[Tensor, "b heads t d"]:
         """The outputs of all heads before the projection."""
-        return self.heads.unflatten(-1, (self.call.heads, -1)).transpose(1, 2)
+        outputs: Tensor = self.heads.unflatten(-1, (self.call.heads, -1)).transpose(1, 2)
+        return outputs
 
     @property
     def rest(self) -> Float[Tensor, "b t d"]:
@@ -417,8 +418,9 @@ def logit_attribution(
         logit_attribution(load_text_model("smollm2", with_head=True), "Mary gave it to", " John", " Mary")
 
     `tokens` are vocabulary indices, one for each entry of the batch or one for all; of a model with its tokenizer,
-    words (" Mary") and a text may be given. With `minus` the difference of two logits is attributed. `position` is where in the text the logit stands. `head` names the output layer of a model
-    that has no `get_output_embeddings()`. See `residual_stream` for the models that are taken.
+    words (" Mary") and a text may be given. With `minus` the difference of two logits is attributed. `position` is
+    where in the text the logit stands. `head` names the output layer of a model that has no `get_output_embeddings()`.
+    Models whose layers add to a residual stream are taken: see the head of this module.
     """
     tokens, minus = token_ids(model, tokens), None if minus is None else token_ids(model, minus)
     stream = record_stream(model, inputs, head=head)

@@ -21,7 +21,7 @@ import torch
 from ..attention.weights import Weights
 from .interventions import CallNumbers, Edit, Place, Site, SiteReplacement
 from .logit_attribution import record_stream
-from .text_models import batch_size, first_tensor, repeated, run_model
+from .text_models import all_tensors, batch_size, repeated, run_model
 from .watch import named_parts, watch
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Paths:
                 x[rows] = 0
                 edits.append(Edit(rows, sender, self.new[place]))
         outputs: list[Tensor] = []
-        handle = module.register_forward_hook(lambda module, args, output: outputs.append(first_tensor(output)))
+        handle = module.register_forward_hook(lambda module, args, output: outputs.extend(all_tensors(output)[:1]))
         try:
             self._layer(layer, x, edits, module)
         finally:

@@ -17,15 +17,15 @@
     induction               the token after an earlier occurrence             above 0.5 (ours)
 
 The last two are averaged over the queries that have such a key, those whose token occurred before: on a random
-sequence said twice they are the scores of Olsson et al. 2022, and 1 is reached. `repeated_sequence_scores` measures them
-there, beside a control. A head has every label whose threshold it passes.
+sequence said twice they are the scores of Olsson et al. 2022, and 1 is reached. `repeated_sequence_scores` measures
+them there, beside a control. A head has every label whose threshold it passes.
 
 Gu et al.: arXiv 2410.10781. Each layer takes one pass over queries and keys; nothing of size T × T is stored. Clark
 et al. smooth weights before taking entropies to keep the logarithm finite; here 0·log 0 is 0 without smoothing.
 
 A randomization test gives p: on some queries of a text the pattern's keys are replaced by as many keys drawn uniformly
-from those the query can see, `DRAWS` times; p = (1 + draws with at least the pattern's weight) / (1 + draws), never below
-1 / (1 + draws). q corrects it for the number of heads (Benjamini & Hochberg 1995).
+from those the query can see, `DRAWS` times; p = (1 + draws with at least the pattern's weight) / (1 + draws), never
+below 1 / (1 + draws). q corrects it for the number of heads (Benjamini & Hochberg 1995).
 """
 
 from __future__ import annotations

@@ -312,7 +312,7 @@ def token_ids(model: nn.Module | TextModel, tokens: Any) -> Any:
             f"tokens are vocabulary indices, got {tokens!r}; words need the model's tokenizer: give what "
             "load_text_model(…, with_head=True) returns"
         )
-    found = []
+    found: list[int] = []
     for word in words:
         ids = model.tokenizer.encode(word, add_special_tokens=False) if isinstance(word, str) else [word]
         if len(ids) != 1:
