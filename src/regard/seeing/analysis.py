@@ -1,5 +1,6 @@
 """Analysis: head patterns, induction and retrieval heads, rollout, ablation, effects, distances between heads."""
 
+from .circuits import Circuits, circuits
 from .effects import Effects, effects
 from .interventions import Site, ablate, intervene
 from .logit_attribution import (
@@ -28,6 +29,7 @@ from .text_models import TokenizedText
 
 __all__ = [
     "THRESHOLDS",
+    "Circuits",
     "Effects",
     "EnergyAttribution",
     "LogitAttribution",
@@ -35,6 +37,7 @@ __all__ = [
     "Site",
     "TokenizedText",
     "ablate",
+    "circuits",
     "classical_scaling",
     "contribution_table",
     "effects",

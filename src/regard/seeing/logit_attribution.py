@@ -362,16 +362,8 @@ def through_norm(norm: nn.Module, x: Tensor, y: Tensor, u: Tensor) -> tuple[Tens
     output, by least squares; if no scale gives that output, the norm is of another kind.
     """
     x, y = x.double(), y.double()
-    beta = torch.zeros_like(x[0])
-    if isinstance(norm, nn.LayerNorm):
-        gain = torch.ones_like(beta) if norm.weight is None else norm.weight.double()
-        beta = beta if norm.bias is None else norm.bias.double()
-        centred = x - x.mean(-1, keepdim=True)
-    else:
-        parameter = next(norm.parameters(), y)
-        gain = norm(torch.full_like(beta, 100, dtype=parameter.dtype)[None])[0].double()  # of equal numbers: γ
-        centred = x
-    before = gain * centred
+    gain, beta = gain_of(norm, x[0])
+    before = gain * (x - x.mean(-1, keepdim=True) if isinstance(norm, nn.LayerNorm) else x)
     scale = (before * (y - beta)).sum(-1, keepdim=True) / before.square().sum(-1, keepdim=True)
     error = float(((before * scale + beta - y).norm(dim=-1) / y.norm(dim=-1)).max())
     if not error < 0.02:
@@ -383,6 +375,17 @@ def through_norm(norm: nn.Module, x: Tensor, y: Tensor, u: Tensor) -> tuple[Tens
     if isinstance(norm, nn.LayerNorm):
         direction = direction - direction.mean(-1, keepdim=True)
     return direction * scale, u @ beta
+
+
+@torch.no_grad()
+def gain_of(norm: nn.Module, like: Float[Tensor, " d"]) -> tuple[Float[Tensor, " d"], Float[Tensor, " d"]]:
+    """γ and β of a LayerNorm or a norm by root mean squares, as numbers like these."""
+    beta = torch.zeros_like(like)
+    if isinstance(norm, nn.LayerNorm):
+        gain = torch.ones_like(beta) if norm.weight is None else norm.weight.to(beta.dtype)
+        return gain, beta if norm.bias is None else norm.bias.to(beta.dtype)
+    parameter = next(norm.parameters(), like)
+    return norm(torch.full_like(beta, 100, dtype=parameter.dtype)[None])[0].to(beta.dtype), beta  # of equal numbers: γ
 
 
 def through_projection(projection: nn.Module, width: int, u: Tensor) -> tuple[Tensor, Tensor]:
