@@ -1,4 +1,7 @@
-"""Analysis: head patterns, induction and retrieval heads, rollout, ablation, effects, distances between heads."""
+"""Analysis: head patterns, induction and retrieval heads, circuits, rollout, interventions, effects, distances.
+
+The most used of these are found as `regard.effects` and so on too.
+"""
 
 from .circuits import Circuits, circuits
 from .effects import Effects, effects
@@ -11,6 +14,7 @@ from .logit_attribution import (
     logit_attribution,
     logit_lens,
     next_tokens,
+    record_stream,
     value_weighted_attention,
 )
 from .patterns import THRESHOLDS, Patterns
@@ -25,7 +29,7 @@ from .rollout_and_distances import (
     retrieval_scores,
     rollout,
 )
-from .text_models import TokenizedText
+from .text_models import TextModel, TokenizedText, load_text_model
 
 __all__ = [
     "THRESHOLDS",
@@ -35,6 +39,7 @@ __all__ = [
     "LogitAttribution",
     "Patterns",
     "Site",
+    "TextModel",
     "TokenizedText",
     "ablate",
     "circuits",
@@ -47,9 +52,11 @@ __all__ = [
     "head_matches",
     "induction_scores",
     "intervene",
+    "load_text_model",
     "logit_attribution",
     "logit_lens",
     "next_tokens",
+    "record_stream",
     "repeated_sequence",
     "repeated_sequence_scores",
     "retrieval_scores",

@@ -1,4 +1,4 @@
-"""Circuits from weights: what heads would read, write and pass on to each other, whatever the text (Elhage et al. 2021).
+"""Circuits from weights: what heads read, write and pass on to each other, whatever the text (Elhage et al. 2021).
 
 With a head's projections W_Q, W_K, W_V [d_head, d] and W_O [d, d_head], which act on the stream x of size d,
 
@@ -136,7 +136,9 @@ class Circuits(Tabular):
         scores = self.composition(through)[layer, head, :layer]
         text = parts.heads.mean(0)
         if text.shape != scores.shape:
-            raise ValueError(f"parts of {list(text.shape)} heads below are not those of layer {layer}, {list(scores.shape)}")
+            raise ValueError(
+                f"parts of {list(text.shape)} heads below are not those of layer {layer}, {list(scores.shape)}"
+            )
         layers, heads = torch.cartesian_prod(*map(torch.arange, scores.shape)).T.tolist()
         columns = {"layer": layers, "head": heads, "the weights say": scores.flatten().tolist()}
         return ResultTable(columns | {"on this text": text.flatten().tolist()})
@@ -164,7 +166,9 @@ class Circuits(Tabular):
         columns = {"copying": self.copying(), "copying of tokens": self.copying(vocabulary=True)}
         columns["matching"] = values.real.sum(-1) / values.abs().sum(-1)
         layers, heads = torch.cartesian_prod(*map(torch.arange, columns["copying"].shape)).T.tolist()
-        return ResultTable({"layer": layers, "head": heads} | {name: x.flatten().tolist() for name, x in columns.items()})
+        return ResultTable(
+            {"layer": layers, "head": heads} | {name: x.flatten().tolist() for name, x in columns.items()}
+        )
 
     def __repr__(self) -> str:
         copying = self.copying()
@@ -172,7 +176,9 @@ class Circuits(Tabular):
         named = [f"{n // copying.shape[1]}.{n % copying.shape[1]} {float(copying.flatten()[n]):+.2f}" for n in order]
         position = f", rotary, queries {self.distance} after keys" if self.rotary else ""
         lines = [f"Circuits of {len(self.q)} layers of {len(self.q[0])} heads{position}; norms folded, scales left out"]
-        return "\n".join([*lines, f"  copying most   {'  '.join(named[:5])}", f"  and least      {'  '.join(named[-5:])}"])
+        return "\n".join(
+            [*lines, f"  copying most   {'  '.join(named[:5])}", f"  and least      {'  '.join(named[-5:])}"]
+        )
 
 
 def _root(x: Float[Tensor, "heads n n"]) -> Float[Tensor, "heads n n"]:
@@ -243,7 +249,7 @@ class _Projections:
         finally:
             for handle in handles:
                 handle.remove()
-        self.layers, self._modules = self.stream.layers, dict(parts)
+        self.layers, self._named = self.stream.layers, dict(parts)
 
     def _before(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -269,7 +275,7 @@ class _Projections:
         caches = {key for key, value in kwargs.items() if hasattr(value, "update") and not isinstance(value, dict)}
         kwargs = {key: None if key in caches else x if value is old else value for key, value in kwargs.items()}
         with watch(self.model) as seen:
-            self._modules[name](*(x if value is old else value for value in args), **kwargs)
+            self._named[name](*(x if value is old else value for value in args), **kwargs)
         energies = seen[0].energies
         if getattr(energies.form, "scale", None) is None:
             raise ValueError(f"{name}: its energy is no dot product of queries and keys")
@@ -311,6 +317,8 @@ class _Projections:
 def _outputs(layer: StreamLayer) -> Float[Tensor, "heads d d_v"]:
     """W_O of each head: what the projection adds for each unit vector."""
     width, heads = layer.heads.shape[-1], layer.call.heads
-    x = torch.cat([layer.heads.new_zeros(1, width), torch.eye(width, dtype=layer.heads.dtype, device=layer.heads.device)])
-    y = layer.projection(x)
+    x = torch.cat(
+        [layer.heads.new_zeros(1, width), torch.eye(width, dtype=layer.heads.dtype, device=layer.heads.device)]
+    )
+    y = layer.projection(torch.cat([like.new_zeros(1, width), torch.eye(width, dtype=like.dtype, device=like.device)]))
     return (y[1:] - y[0]).unflatten(0, (heads, -1)).mT  # type: ignore[no-any-return]

@@ -545,7 +545,7 @@ class Intervention(SiteIntervention):
             known = ", ".join(dict(model.named_children()))
             raise ValueError(f"there is no module {missing[0]!r}; those of the first level are {known}")
         self.changes, self.reached = changes, set[Site | str]()
-        self._modules = [(name, modules[name]) for name in changes if isinstance(name, str)]
+        self._named = [(name, modules[name]) for name in changes if isinstance(name, str)]
         self._depths = ModuleDepths(self.parts)
 
     def describe(self, name: str) -> str:
@@ -558,7 +558,7 @@ class Intervention(SiteIntervention):
     @contextmanager
     def opened(self) -> Iterator[None]:
         with ExitStack() as hooks:
-            for name, module in self._modules:
+            for name, module in self._named:
                 hooks.enter_context(module.register_forward_hook(self._after(Place("stream", -1), name)))
             hooks.enter_context(super().opened())
             yield

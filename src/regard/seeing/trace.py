@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ..attention.masks import Mask
     from ..attention.weights import Weights
     from ..viewer.export import Widget
+    from .activations import Activations, LayerValues
     from .call import Call
     from .storage import TensorStorage
     from .terminal import ResultTable
@@ -65,6 +66,8 @@ class Seen:
         self.text: TokenizedText | None = None
         """The text that the model read, if it was one text and is known."""
         self.gradients = gradients
+        self.activations: Activations | None = None
+        """What layers returned, if `watch(model, activations=True)` kept it; see `stream` and `mlp`."""
         self._storage = storage  # None: everything is kept by reference, without a limit
         self._depths = depths
         self._lock = threading.RLock()
@@ -302,6 +305,26 @@ class Seen:
     def names(self) -> list[str]:
         """The modules that called attention, each once, in order."""
         return list(dict.fromkeys(call.name for call in self.calls))
+
+    @property
+    def stream(self) -> LayerValues:
+        """What each layer read, and what left the last; see `activations.py`."""
+        return self._layer_values("stream")
+
+    @property
+    def mlp(self) -> LayerValues:
+        """What the MLP of each layer gave."""
+        return self._layer_values("mlp")
+
+    @property
+    def heads(self) -> LayerValues:
+        """Σ_j w_ij v_j of all heads of each call, [*batch, heads, T_q, d_v], computed when it is asked for."""
+        return self._layer_values("heads")
+
+    def _layer_values(self, kind: str) -> LayerValues:
+        from .activations import LayerValues
+
+        return LayerValues(self, self.activations, kind)
 
     @property
     def nbytes(self) -> int:
