@@ -15,7 +15,7 @@ from .moved import install
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .attention import *  # noqa: F403  # noqa: F403
+    from .attention import *  # noqa: F403, I001
     from .seeing import Call, Seen, load_trace, note
     from .seeing.analysis import (
         Patterns as Patterns,

@@ -99,7 +99,7 @@ class Circuits(Tabular):
             values = self._layers(lambda q, k, v, o: torch.linalg.eigvals(v @ between @ o))
         else:
             values = self.ov_eigenvalues()
-        return values.real.sum(-1) / values.abs().sum(-1)
+        return _signed_share(values)
 
     def composition(self, through: Through | None = None) -> Float[Tensor, "... layers heads layers_from heads_from"]:
         """The scores of all pairs, receiver first; NaN where the sender is not below. Without `through` all three."""
@@ -116,7 +116,7 @@ class Circuits(Tabular):
         squares = _inner(readers, senders)
         sizes = readers.flatten(1).norm(dim=1)[:, None] * senders.flatten(1).norm(dim=1)
         layers, heads = len(self.q), len(self.q[0])
-        scores = (squares.clamp_min(0).sqrt() / sizes).reshape(len(names), layers, heads, layers, heads)
+        scores: Tensor = (squares.clamp_min(0).sqrt() / sizes).reshape(len(names), layers, heads, layers, heads)
         below = torch.arange(layers)[:, None] > torch.arange(layers)
         scores = scores.where(below[None, :, None, :, None].to(scores.device), torch.nan).cpu()
         return scores if through is None else scores[0]
@@ -164,7 +164,7 @@ class Circuits(Tabular):
         """One row per head: copying, in the stream and in the vocabulary, and the same sum for W_QK."""
         values = self.qk_eigenvalues()
         columns = {"copying": self.copying(), "copying of tokens": self.copying(vocabulary=True)}
-        columns["matching"] = values.real.sum(-1) / values.abs().sum(-1)
+        columns["matching"] = _signed_share(values)
         layers, heads = torch.cartesian_prod(*map(torch.arange, columns["copying"].shape)).T.tolist()
         return ResultTable(
             {"layer": layers, "head": heads} | {name: x.flatten().tolist() for name, x in columns.items()}
@@ -181,10 +181,17 @@ class Circuits(Tabular):
         )
 
 
+def _signed_share(eigenvalues: Tensor) -> Tensor:
+    """Σ Re λ / Σ |λ|."""
+    share: Tensor = eigenvalues.real.sum(-1) / eigenvalues.abs().sum(-1)
+    return share
+
+
 def _root(x: Float[Tensor, "heads n n"]) -> Float[Tensor, "heads n n"]:
     """The symmetric square root: R with R R = x."""
     values, vectors = torch.linalg.eigh(x)
-    return (vectors * values.clamp_min(0).sqrt()[:, None]) @ vectors.mT
+    root: Tensor = (vectors * values.clamp_min(0).sqrt()[:, None]) @ vectors.mT
+    return root
 
 
 def _inner(a: Float[Tensor, "n d r"], b: Float[Tensor, "m d r"]) -> Float[Tensor, "n m"]:
@@ -224,8 +231,9 @@ def circuits(model: nn.Module | TextModel, *, distance: int = 0, head: nn.Module
     if len({(x.shape, y.shape) for x, y in zip(q, v, strict=True)}) > 1:
         raise ValueError(f"{type(model).__name__}: its layers have different heads, so they are not one table")
     final = first.stream.norm
+    weight: Any = first.stream.head.weight
     gain, _ = gain_of(final, first.stream.last[0, 0].double())
-    unembedding = first.stream.head.weight.detach() * gain.to(first.stream.head.weight.dtype)  # type: ignore[operator]
+    unembedding: Tensor = weight.detach() * gain.to(weight.dtype)
     centred = isinstance(final, nn.LayerNorm)
     if centred:
         unembedding = unembedding - unembedding.mean(-1, keepdim=True)
@@ -316,9 +324,8 @@ class _Projections:
 
 def _outputs(layer: StreamLayer) -> Float[Tensor, "heads d d_v"]:
     """W_O of each head: what the projection adds for each unit vector."""
-    width, heads = layer.heads.shape[-1], layer.call.heads
-    x = torch.cat(
-        [layer.heads.new_zeros(1, width), torch.eye(width, dtype=layer.heads.dtype, device=layer.heads.device)]
-    )
-    y = layer.projection(torch.cat([like.new_zeros(1, width), torch.eye(width, dtype=like.dtype, device=like.device)]))
+    like, heads = layer.heads, layer.call.heads
+    width = like.shape[-1]
+    x = torch.cat([like.new_zeros(1, width), torch.eye(width, dtype=like.dtype, device=like.device)])
+    y: Tensor = layer.projection(x)
     return (y[1:] - y[0]).unflatten(0, (heads, -1)).mT  # type: ignore[no-any-return]
