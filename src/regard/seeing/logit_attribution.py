@@ -42,7 +42,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.contributions import Contributions
-from .call import BUDGET, coarsest
+from .fidelity import BUDGET, coarsest
 from .interventions import ModelIntervention, applied
 from .patterns import visible_keys
 from .rollout_and_distances import entry_weights
