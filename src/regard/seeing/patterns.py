@@ -76,20 +76,22 @@ def random_key_sums(
     keys, visible = weights.shape[-1], visible_keys(weights, queries)
     count = visible.sum(-1)
     listed, begin = visible.nonzero()[:, 1], count.cumsum(0) - count  # the keys each row sees, row after row
-    names, picks, pairs = list(patterns), [], []
+    picks = []
     for row, key in patterns.values():
         inside = visible[row, key]
         row, key = row[inside], key[inside]
         which = (torch.rand(DRAWS, len(row), generator=generator) * count[row]).long().clamp_max(count[row] - 1)
         # The pattern's own keys first, then the draws: [1 + DRAWS, pairs], as indices into the flattened rows.
-        picks.append((row * keys + torch.cat([key[None], listed[begin[row] + which]])).to(weights.device))
-        pairs.append(len(row))
-    every, part = torch.cat(picks, dim=1), weights.rows(queries.tolist())
-    sums = []
-    for head in range(weights.shape[0]):  # one head's rows at a time: at 100k tokens they are 26 MB
-        drawn = part[head].tile(slice(None), slice(None)).flatten()[every]
-        sums.append(torch.stack([x.sum(-1) for x in drawn.split(pairs, dim=1)]).cpu())
-    return dict(zip(names, torch.stack(sums, dim=1), strict=True))
+        picks.append(row * keys + torch.cat([key[None], listed[begin[row] + which]]))
+    each = torch.tensor([at.shape[1] for at in picks]).repeat_interleave(1 + DRAWS)
+    every, starts = (x.to(weights.device) for x in (torch.cat([at.flatten() for at in picks]), each.cumsum(0) - each))
+    part, found = weights.rows(queries.tolist()), []
+    at_once = max(1, GATHERED // (len(queries) * keys))
+    for first in range(0, weights.shape[0], at_once):
+        tile = part[first : first + at_once].tile(slice(None), slice(None))
+        cells = tile.flatten(1).T.contiguous()  # heads side by side: one gather for all of them
+        found.append(torch.nn.functional.embedding_bag(every, cells, starts, mode="sum").T.cpu())
+    return dict(zip(patterns, torch.cat(found).unflatten(1, (len(picks), -1)).unbind(1), strict=True))
 
 
 @torch.no_grad()
@@ -110,10 +112,12 @@ RELATED_COSINE = 0.5
 """The cosine of two tokens' embeddings above which they count as related. Our choice; the papers give no number."""
 REPEATED = ("duplicate", "induction")
 """Patterns of queries whose token occurred before; their score is the mean over these."""
+GATHERED = 1 << 24
+"""Weights of the tested queries, of several heads, that are held at once."""
 CHUNK = 1 << 20
 """Pairs, of all heads together, whose weights are computed at once."""
-LISTED = 1 << 20
-"""Pairs that are listed once for all layers; of more, each layer lists them again."""
+MASKED = 1 << 22
+"""Queries × keys up to which the pairs of each kind are kept as a mask, for all layers; of more they are listed."""
 
 
 class TokenPairs:
@@ -133,19 +137,23 @@ class TokenPairs:
         self.start, self.count = (stops - counts)[kinds], counts[kinds]
         self.repeats = self.length - len(counts)
         """Queries whose token occurred before."""
-        self._listed: dict[tuple[int, ...], dict[str, tuple[Tensor, Tensor]]] = {}
+        self._masks: dict[tuple[int, ...], tuple[list[str], Float[Tensor, "cells kinds"]]] = {}
+
+    def masks(self, queries: Int[Tensor, " rows"], width: int) -> tuple[list[str], Float[Tensor, "cells kinds"]]:
+        """1 where a query and a key, row by row, are a pair of each kind; made once for all layers."""
+        block = (width, *queries.tolist())
+        if block not in self._masks:
+            pairs = self.of(queries)
+            masks = torch.zeros(len(queries) * width, len(pairs))
+            for number, (row, key) in enumerate(pairs.values()):
+                inside = key < width
+                masks[row[inside] * width + key[inside], number] = 1
+            self._masks[block] = [*pairs], masks
+        return self._masks[block]
 
     def of(self, queries: Int[Tensor, " rows"]) -> dict[str, tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"]]]:
         """For each kind the pairs (index into `queries`, key)."""
         queries = queries.cpu()
-        if int(self.count.sum()) > LISTED:
-            return self._list(queries)
-        block = tuple(queries.tolist())
-        if block not in self._listed:
-            self._listed[block] = self._list(queries)
-        return self._listed[block]
-
-    def _list(self, queries: Int[Tensor, " rows"]) -> dict[str, tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"]]]:
         counts = self.count[queries]
         row = torch.arange(len(queries)).repeat_interleave(counts)
         within = torch.arange(len(row)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
@@ -185,6 +193,12 @@ class PairSums:
     def add(self, block: Block) -> None:
         n, rows, width = block.w.shape
         flat = block.w.reshape(n, rows * width)
+        if self.pairs.length**2 <= MASKED:
+            kinds, masks = self.pairs.masks(block.queries, width)
+            sums = flat @ masks.to(flat)
+            for kind, total in zip(kinds, sums.to("cpu", torch.float32).T, strict=True):
+                self.total[kind][block.n] += total
+            return
         for kind, (row, key) in self.pairs.of(block.queries).items():
             inside = key < width  # keys beyond are masked for all rows of the block
             at = (row[inside] * width + key[inside]).to(flat.device)
