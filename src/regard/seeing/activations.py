@@ -47,9 +47,9 @@ class Activations:
             raise ValueError(f"activations are those of one stack of layers; {type(model).__name__} has {found}")
         self._kept: dict[str, list[tuple[Tensor, TensorVersions]]] = {}
         self._hooks = ExitStack()
-        self._thread = threading.get_ident()
 
     def open(self) -> None:
+        self._thread = threading.get_ident()
         first = self.layers[0][1]
         self._hooks.enter_context(first.register_forward_pre_hook(self._before, with_kwargs=True))
         for name, layer in self.layers:

@@ -279,7 +279,9 @@ def note(
 
 
 ATTEND_TAP = Tap(
-    "regard.attend", on_install=lambda: listeners.append(_report), on_remove=lambda: listeners.remove(_report)
+    "regard.attend",
+    on_install=lambda: listeners.append(_report),
+    on_remove=lambda: listeners.remove(_report) if _report in listeners else None,
 )
 
 

@@ -267,9 +267,7 @@ def _converted(folder: Path, gguf: str) -> tuple[str, str | None]:
 
     copy = cache_folder() / "models" / f"{sha256(folder / gguf)[:40]}-transformers-{__version__}"
     try:
-        if (copy / CHECKSUMS).is_file():  # it is removed first where the cache is cleared
-            copy.touch()  # what was not used for the longest time is removed where the cache is full
-        else:
+        if not (copy / CHECKSUMS).is_file():
             with replacing_folder(copy) as unfinished, _quiet():
                 AutoTokenizer.from_pretrained(folder, gguf_file=gguf).save_pretrained(unfinished)
                 quantized = AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf, dtype=torch.float32)
