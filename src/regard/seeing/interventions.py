@@ -234,12 +234,12 @@ class SiteIntervention(ModelIntervention):
         """What the model goes on with."""
         return out
 
-    def number(self, name: str) -> int:
+    def call_number(self, name: str) -> int:
         """Of the attention call of this module that is running."""
         return self.numbers.setdefault((name, self.count[name]), len(self.numbers))
 
     def output(self, name: str, out: Tensor, dim: int, count: int | None = None) -> Tensor:
-        place = Place("attention", self.number(name))
+        place = Place("attention", self.call_number(name))
         self.count[name] += 1
         return self.edit(place, name, out, dim, count)
 
@@ -356,7 +356,7 @@ class SiteReplacement(SiteIntervention):
         return out
 
     def mask(self, name: str, mask: Tensor | None, is_causal: bool, q: Tensor, k: Tensor) -> tuple[Tensor | None, bool]:
-        number, (queries, keys) = self.number(name), (q.shape[-2], k.shape[-2])
+        number, (queries, keys) = self.call_number(name), (q.shape[-2], k.shape[-2])
         is_cross = self.is_cross(name, mask is None and not is_causal and 1 < queries != keys)
         own = [edit for edit in self.closed if edit.site.layer == number or (edit.site.layer is None and not is_cross)]
         if not own:
