@@ -35,9 +35,7 @@ def see(
     head: Annotated[int, typer.Option(metavar="N", min=0, help="Which head to draw.")] = 0,
     links: Annotated[int, typer.Option(metavar="N", min=0, help="How many of the largest weights to list.")] = 12,
     save: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write a trace, for regard.load_trace.")] = None,
-    prove: Annotated[
-        bool, typer.Option("--prove", help="Test whether it is all that mixes tokens.")
-    ] = False,
+    prove: Annotated[bool, typer.Option("--prove", help="Test whether it is all that mixes tokens.")] = False,
     device: options.Device = "auto",
     trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
@@ -341,7 +339,8 @@ def _over_file(
     state: Path | None,
 ) -> Effects | None:
     """The mean effects over prompts; None in all processes but the first."""
-    from ..seeing.corpus import add_effects, corpus_settings, mean_effects, run_corpus
+    from ..seeing.corpus import corpus_settings, run_corpus
+    from ..seeing.effects import add_effects, mean_effects
     from ..seeing.effects import effects as sweep
 
     chosen: list[list[int]] = []

@@ -151,7 +151,7 @@ class Experiment:
 
     def run(self) -> Coverage:
         sides = [side for number, x in enumerate(self.tensors) if (side := self.side(number, x)) is not None]
-        watch = Watch(self.parts, None, None, None, False)
+        watch = Watch(self.parts, None, None, None, gradients=False, activations=False)
         buffers = {x: x.clone() for x in self.model.buffers()}
         before = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)  # it would run a whole layer as one function

@@ -46,6 +46,7 @@ def watch(
     keep: str | Path | None = None,
     limit: str | int | None = None,
     gradients: bool = False,
+    activations: bool = False,
     prove: bool = False,
 ) -> Watch:
     """Record every attention call that `model` makes inside the block; the model itself does not change.
@@ -63,6 +64,7 @@ def watch(
     - `limit`: the memory to keep at most ("8GB"); calls beyond are counted in `seen.missed`, not kept.
     - `gradients`: keep the gradient of each output, `call.gradient`, when a backward pass computes it, inside the block
       or after it. `call.contributions()` is then attention × gradient.
+    - `activations`: keep what layers and MLPs return, by reference: `seen.stream[3]`, `seen.mlp[3]`.
     - `prove`: when the block ends, `regard.prove` of the first call of the model in it, and of the last if there are
       more: `seen.complete` and `seen.coverage`. It runs the model about four times for each.
 
@@ -84,7 +86,7 @@ def watch(
             f"{compiled} is compiled, and calls inside compiled code cannot be seen. Watch and call the original "
             "model (model._orig_mod, or without model.forward = torch.compile(…)), or watch before compiling"
         )
-    return Watch(parts, layers, keep, limit, gradients, prove)
+    return Watch(parts, layers, keep, limit, gradients, activations, prove)
 
 
 def tensors_of(x: Any, depth: int = 0) -> list[Tensor]:
@@ -122,6 +124,7 @@ class Watch:
         keep: str | Path | None,
         limit: str | int | None,
         gradients: bool,
+        activations: bool,
         prove: bool = False,
     ) -> None:
         """`parts` are the modules of the model, the model itself first. Holding them keeps the ids in `names` valid."""
@@ -146,6 +149,10 @@ class Watch:
 
             storage = TensorStorage(keep, limit)
         self.seen = Seen(type(self.model).__name__, storage, self._depths, gradients)
+        if activations:
+            from .activations import Activations
+
+            self.seen.activations = Activations(self.model)
 
     def __enter__(self) -> Seen:
         try:
@@ -158,6 +165,8 @@ class Watch:
             with _lock:
                 opened.watches = (*opened.watches, registered)
             _here.set((*_here.get(), self.number))
+            if self.seen.activations is not None:
+                self.seen.activations.open()
             if self._calls is not None:
                 self._hook = self.model.register_forward_pre_hook(_keeper(self._calls), with_kwargs=True)
         except BaseException:
@@ -184,6 +193,8 @@ class Watch:
 
     def _release(self) -> None:
         """Undo `__enter__`, whatever of it was done."""
+        if self.seen.activations is not None:
+            self.seen.activations.close()
         with _lock:
             opened.watches = tuple([watch for watch in opened.watches if watch.number != self.number])
         _here.set(tuple([number for number in _here.get() if number != self.number]))
