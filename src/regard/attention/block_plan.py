@@ -84,6 +84,8 @@ class BlockPlan:
             for n in _runs(differs, len(start), len(self.entries)):
                 at = min(n.start, len(start) - 1)
                 self._parts.append((n, list(_of_intervals(start[at], stop[at]))))
+        self._repeated: set[tuple[int, int]] = set()
+        """The blocks whose tile of the mask is that of the block before."""
         self.area = 0
         for n, parts in self._parts:
             for first, last, cols, _ in parts:
@@ -139,8 +141,7 @@ class BlockPlan:
         return any(x.start < cols.stop and x.stop > cols.start if isinstance(x, slice) else True for x in every)
 
     def cuts(self, mask: Mask) -> Iterator[Cut]:
-        last: tuple[Tensor, Tensor] | None = None
-        hidden = None
+        hidden, last = None, None
         for n, parts in self._parts:
             for first, stop, cols, whole in parts:
                 rows = slice(first, stop)
@@ -155,10 +156,13 @@ class BlockPlan:
                 else:  # the tiles of a window are alike
                     at = min(n.start, len(self._bounds[0]) - 1)
                     assert isinstance(cols, slice)
-                    own = tuple((x[at, rows] - cols.start)[:, None] for x in self._bounds)
-                    if last is None or not all(map(torch.equal, own, last)) or hidden.shape[1] != cols.stop - cols.start:
-                        j = torch.arange(cols.stop - cols.start, device=own[0].device)
-                        last, hidden = (own[0], own[1]), (j < own[0]) | (j >= own[1])
+                    if hidden is None or (n.start, first) not in self._repeated:
+                        low, high = (x[at, rows, None] - cols.start for x in self._bounds)
+                        j = torch.arange(cols.stop - cols.start, device=low.device)
+                        if last is not None and all(map(torch.equal, (low, high, j), last)):
+                            self._repeated.add((n.start, first))
+                        else:
+                            last, hidden = (low, high, j), (j < low) | (j >= high)
                 yield Cut(n, rows, cols, hidden)
 
 
@@ -172,30 +176,34 @@ def _runs(differs: Bool[Tensor, "n_minus_one"], given: int, count: int) -> Itera
         yield slice(first, last)
 
 
-def _of_intervals(
-    start: Int[Tensor, " q"], stop: Int[Tensor, " q"]
-) -> Iterator[tuple[int, int, slice, bool]]:
+# Of queries that see nothing, which is a block too, the first key is taken, and hidden.
+
+
+def _of_intervals(start: Int[Tensor, " q"], stop: Int[Tensor, " q"]) -> Iterator[tuple[int, int, slice, bool]]:
     """The blocks of queries with these intervals of keys."""
     changes = ((start[1:] != start[:-1]) | (stop[1:] != stop[:-1])).nonzero()[:, 0] + 1
     edges = torch.cat([changes.new_zeros(1), changes, changes.new_full((1,), len(start))])
     long = (edges.diff() >= ALIKE).nonzero()[:, 0]
-    begin, end = edges[long].tolist(), edges[long + 1].tolist()
+    runs = torch.stack([edges[long], edges[long + 1]], 1).tolist()
     low, high, done = start.tolist(), stop.tolist(), 0
-    for first, last in [*zip(begin, end, strict=True), (len(low), len(low))]:
-        for a in range(done, first, SIDE):
-            b = min(a + SIDE, first)
+    # Of a narrow window shorter blocks compute less outside of it.
+    side = SIDE if sum(high) - sum(low) > 4 * SIDE * len(low) else SIDE // 2
+    for first, last in [*runs, [len(low), len(low)]]:
+        for a in range(done, first, side):
+            b = min(a + side, first)
             least, most = min(low[a:b]), max(high[a:b])
             alike = least == max(low[a:b]) and most == min(high[a:b]) and most > least
-            yield a, b, slice(min(least, most), most), alike
+            yield a, b, slice(min(least, most), max(most, 1)), alike
         if first < last:
-            yield first, last, slice(min(low[first], high[first]), high[first]), high[first] > low[first]
+            begin, stop = low[first], high[first]
+            yield first, last, slice(min(begin, stop), max(stop, 1)), stop > begin
         done = last
 
 
 def _columns(blocks: list[int], keys: int, device: torch.device) -> Index:
     """The keys of some blocks of keys: a slice where the blocks lie side by side."""
     if not blocks:
-        return slice(0, 0)
+        return slice(0, 1)
     if blocks == list(range(blocks[0], blocks[-1] + 1)):
         return slice(blocks[0] * SIDE, min(keys, (blocks[-1] + 1) * SIDE))
     places = (torch.tensor(blocks, device=device)[:, None] * SIDE + torch.arange(SIDE, device=device)).flatten()

@@ -192,7 +192,7 @@ class EnergyMatrix:
         with all keys where `whole`, or where there is no plan.
         """
         cost = 1 if self._has_kernel() else self.form.cost(self.a.shape[-1])
-        budget = budget * (ON_GPU if self.a.is_cuda else 1) // cost
+        budget = budget * (ON_GPU if self.a.is_cuda else 1) // max(1, cost)
         plan = None if whole else block_plan.plan(self, entries, queries)
         if plan is None or self.mask is None:
             every = Cut(slice(0, len(entries)), slice(0, len(queries)), slice(0, self.keys), None, self.mask is None)

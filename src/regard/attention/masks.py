@@ -571,7 +571,10 @@ class Documents(Mask):
         ids = leading_entries(self.keys, batch, torch.arange(keys, device=i.device))  # [k] or [n, 1, k]
         if ids.dim() > 1 or wanted.dim() > 1:
             lead = torch.broadcast_shapes(ids.shape[:-2], wanted.shape[:-1])
-            ids, wanted = (ids.squeeze(-2) if ids.dim() > 1 else ids).expand(*lead, keys), wanted.expand(*lead, wanted.shape[-1])
+            ids, wanted = (
+                (ids.squeeze(-2) if ids.dim() > 1 else ids).expand(*lead, keys),
+                wanted.expand(*lead, wanted.shape[-1]),
+            )
         start, stop = (
             torch.searchsorted(ids.contiguous(), wanted.contiguous(), right=right) for right in (False, True)
         )

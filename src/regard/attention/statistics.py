@@ -5,7 +5,7 @@ One pass over the blocks serves any number of statistics; those that are not req
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -208,16 +208,21 @@ class Map:
         self.cells = shape.full(-torch.inf if self.pool == "max" else 0.0, shape.matrices, *size)
         if 0 in size:
             return  # no queries or no keys
-        rows, cols = Cells.edges(shape.queries, size[0]), Cells.edges(shape.keys, size[1])
-        self.cols = Cells(cols, shape.device)
-        height, width = (torch.tensor(edges, device=shape.device).diff() for edges in (rows, cols))
+        self.edges = Cells.edges(shape.keys, size[1])
+        edges = Cells.edges(shape.queries, size[0]), self.edges
+        height, width = (torch.tensor(x, device=shape.device).diff() for x in edges)
         self.cell = torch.arange(size[0], device=shape.device).repeat_interleave(height)  # the cell of each row
         self.area = height[:, None] * width
 
     def add(self, block: Block) -> None:
         if not self.cells.numel():
             return
-        pooled = self.cols.pool(block.w, -1, self.pool)
+        cols = block.cols
+        first, last = bisect_right(self.edges, cols.start) - 1, bisect_left(self.edges, cols.stop)
+        edges = self.edges[first : last + 1]  # of the cells that these keys meet; all other keys weigh 0
+        pooled = torch.nn.functional.pad(block.w, (cols.start - edges[0], edges[-1] - cols.stop))
+        pooled = Cells(edges, block.w.device).pool(pooled, -1, self.pool)
+        pooled = torch.nn.functional.pad(pooled, (first, self.cells.shape[-1] - last))
         cell, reduce = self.cell[block.rows], "amax" if self.pool == "max" else "sum"
         self.cells[block.n].scatter_reduce_(1, cell[:, None].expand(pooled.shape), pooled, reduce)
 

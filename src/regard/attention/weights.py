@@ -512,9 +512,8 @@ def answers(
     shape = statistics.Shape(len(weights.entries), len(weights.queries), weights.keys, kind, weights.device)
     own = {name: table[name].of_blocks(shape, x) for name, x in asked.items() if name not in results}
     every: list[Statistic] = [*own.values(), *also]
-    # The cells of a map reach to the last key; every other statistic can skip keys that no row sees.
-    with_log, least, whole = "entropy" in own, asked.get("top") or 1, "map" in own
-    for block in blocks(weights, with_log, least, whole, from_first=bool(also)) if every else ():
+    least = asked.get("top") or 1
+    for block in blocks(weights, "entropy" in own, least, from_first=bool(also)) if every else ():
         if products is not None:
             block = block._replace(w=contributed(block, *products))
         for statistic in every:

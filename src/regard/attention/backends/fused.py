@@ -42,7 +42,7 @@ def run_blocks(
     # A learned bias is a whole matrix, and so is its gradient, which every block would write again.
     learned = [x for part in energies.modifiers if not part.opaque for x in part.tensors()]
     cuts = [Cut(slice(0, energies.count), slice(0, energies.queries), slice(0, energies.keys), None, False)]
-    if energies.count and readable(energies.a) and not any(x.requires_grad for x in learned):
+    if energies.count and energies.queries and readable(energies.a) and not any(x.requires_grad for x in learned):
         every = range(energies.count), range(energies.queries)
         cuts = list(energies.blocks(*every, BLOCK, whole=not normalize.pointwise))
     used: list[Tensor] = []  # what the backward computes blocks from again
@@ -177,7 +177,8 @@ class _Blocks(torch.autograd.Function):
                 torch.set_rng_state(cpu)
                 set_device_states(devices, states)
             for cut in ctx.cuts:
-                own = [x.detach().requires_grad_(x.requires_grad) for x in sides(energies, v, cut)]
+                cut_out = zip(sides(energies, v, cut), whole, strict=True)
+                own = [part.detach().requires_grad_(x.requires_grad) for part, x in cut_out]
                 with torch.enable_grad():
                     z, _ = ctx.block(energies, normalize, *own, cut)
                 if z.requires_grad:

@@ -101,13 +101,11 @@ class _Parts(torch.autograd.Function):
         # Heads side by side, as the kernel returns them: a model puts them together without a copy.
         out = q.new_zeros(n, queries, heads, v.shape[-1]).transpose(1, 2)
         state = q.new_full((n, heads, queries), torch.inf, dtype=torch.promote_types(q.dtype, torch.float32))
-        for at, rows, cols, bias in _calls(plan, mask, q):
+        for at, rows, cols, bias, empty in _calls(plan, mask, q):
             z, lse = _flash(q[*at, rows], k[*at, cols], v[*at, cols], 0.0, False, attn_mask=bias, scale=scale)
             out[*at, rows], state[*at, rows] = z, lse
-            if bias is not None:
-                empty = (bias == -torch.inf).all(-1)
-                if bool(empty.any()):
-                    state[*at, rows].masked_fill_(empty, torch.inf)
+            if empty is not None:
+                state[*at, rows].masked_fill_(empty, torch.inf)
         ctx.save_for_backward(q, k, v, out, state)
         ctx.plan, ctx.mask, ctx.scale = plan, mask, scale
         ctx.mark_non_differentiable(state)
@@ -117,11 +115,11 @@ class _Parts(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, state = ctx.saved_tensors
         into_q, into_k, into_v = (torch.zeros_like(x) for x in (q, k, v))
-        for at, rows, cols, bias in _calls(ctx.plan, ctx.mask, q):
+        for at, rows, cols, bias, empty in _calls(ctx.plan, ctx.mask, q):
             some = slope[*at, rows], q[*at, rows], k[*at, cols], v[*at, cols], out[*at, rows]
             lse = state[*at, rows].contiguous()
-            if bias is not None:
-                lse = lse.masked_fill(lse == torch.inf, 0)
+            if empty is not None:
+                lse = lse.masked_fill(empty, 0)
             of_q, of_k, of_v = _flash_backward(*some, lse, 0.0, False, attn_mask=bias, scale=ctx.scale)
             into_q[*at, rows] = of_q
             into_k[*at, cols] += of_k
@@ -129,22 +127,24 @@ class _Parts(torch.autograd.Function):
         return into_q, into_k, into_v, None, None, None
 
 
-def _calls(plan: BlockPlan, mask: Mask, q: Tensor) -> Iterator[tuple[tuple[slice, slice], slice, Index, Tensor | None]]:
-    """Per call which matrices [N, H], which queries, which keys, and what is added to the energies."""
-    heads, last, bias = q.shape[1], None, None
+def _calls(
+    plan: BlockPlan, mask: Mask, q: Tensor
+) -> Iterator[tuple[tuple[slice, slice], slice, Index, Tensor | None, Tensor | None]]:
+    """Per call which matrices [N, H], queries and keys, what is added to energies, and which queries see nothing."""
+    heads, last, bias, empty = q.shape[1], None, None, None
     for n, rows, cols, hidden, _ in plan.cuts(mask):
-        if not isinstance(cols, torch.Tensor) and cols.stop <= cols.start:
-            continue  # these queries see nothing
         if hidden is not last:
-            last = hidden
-            bias = None if hidden is None else q.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)[None, None]
+            last, bias, empty = hidden, None, None
+            if hidden is not None:
+                bias = q.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)[None, None]
+                empty = nothing if bool((nothing := hidden.all(-1)).any()) else None
         first = n.start
         while first < n.stop:  # heads of one entry, or whole entries
             entry, head = divmod(first, heads)
             whole = (n.stop - first) // heads if not head else 0
             stop = first + whole * heads if whole else min(n.stop, (entry + 1) * heads)
             own = slice(0, heads) if whole else slice(head, head + stop - first)
-            yield (slice(entry, entry + max(1, whole)), own), rows, cols, bias if hidden is not None else None
+            yield (slice(entry, entry + max(1, whole)), own), rows, cols, bias, empty
             first = stop
 
 
