@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 from contextlib import nullcontext
 from copy import copy
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
@@ -105,7 +106,7 @@ def plain(*tensors: torch.Tensor) -> bool:
     """Whether a kernel may be called without the dispatcher: nothing traces the call, observes it, or wraps tensors."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return False
-    return {type(x) for x in tensors} <= _PLAIN
+    return all(type(x) in _PLAIN for x in tensors)
 
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -423,6 +424,7 @@ class Part:
         return part(tensors.get(part.trace_key + place, first), **settings)  # type: ignore[no-any-return]
 
 
+@cache
 def _argument_names(part: type[Part]) -> tuple[str, ...]:
     code = getattr(part.__init__, "__code__", None)
     return () if code is None else code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
