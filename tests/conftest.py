@@ -8,6 +8,7 @@ import re
 import subprocess
 import tempfile
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when huggingface_hub is imp
 os.environ["PYTHONFAULTHANDLER"] = "1"
 _cache = tempfile.TemporaryDirectory(prefix="regard-test-cache-")
 _caches = itertools.count()
-os.environ["REGARD_CACHE"] = _cache.name  # of prepared corpora: no test uses the cache of the user
+os.environ["REGARD_CACHE"] = _cache.name  # of prepared corpora and converted models: no test uses the cache of the user
 os.environ.setdefault("REGARD_DATA", str(SHARED / "data"))  # the corpora that recipes name
 
 if find_spec("triton") is not None:
@@ -38,7 +39,11 @@ if find_spec("pydantic") is None:
 @pytest.fixture(autouse=True)
 def _independent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same result whatever ran before in this process."""
-    monkeypatch.setenv("REGARD_CACHE", f"{_cache.name}/{next(_caches)}")
+    cache, models = Path(_cache.name) / str(next(_caches)), Path(_cache.name) / "models"
+    for folder in (cache, models):
+        folder.mkdir(exist_ok=True)
+    (cache / "models").symlink_to(models)  # 540 MB of a converted model are there once
+    monkeypatch.setenv("REGARD_CACHE", str(cache))
     reset_process_state()
 
 

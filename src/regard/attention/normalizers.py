@@ -153,6 +153,16 @@ class Normalizer(Part):
         return self.log_weigh_(e, state.rest[..., None])
 
 
+class Stateless(Normalizer):
+    """A normalizer whose weights need nothing of their row but energies: their own, or all where not `pointwise`."""
+
+    def state(self, e: Tensor) -> Tensor:
+        return e.new_zeros(e.shape[:-1])
+
+    def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
+        return self(e)
+
+
 class ShiftInvariant(Normalizer):
     """A normalizer with normalize(e + c) = normalize(e): a row is moved so that its largest energy is 0.
 
@@ -175,7 +185,12 @@ class ShiftInvariant(Normalizer):
         return state.rest + moved.masked_fill(moved == torch.inf, -torch.inf)  # +∞ would be an empty row
 
     def is_enough(self, state: Tensor) -> Tensor:
-        return ~(state.abs() > ONE_NUMBER) | (state == torch.inf)  # of a row of NaN all numbers are NaN
+        return is_exact(state)
+
+
+def is_exact(state: Float[Tensor, "*batch"]) -> Bool[Tensor, "*batch"]:
+    """Where the logarithm of a sum, +∞ for an empty row, is small enough to be kept as one number."""
+    return ~(state.abs() > ONE_NUMBER) | (state == torch.inf)  # of a row of NaN all numbers are NaN
 
 
 def largest(e: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch 1"]:
@@ -307,8 +322,8 @@ class Softmax(ShiftInvariant):
 
 
 @dataclass(frozen=True, slots=True)
-class Unnormalized(Normalizer):
-    """w_ij = e_ij: z_i = Σ_j energy(q_i, k_j) v_j. A masked key weighs 0. State: 0, since a weight needs nothing else.
+class Unnormalized(Stateless):
+    """w_ij = e_ij: z_i = Σ_j energy(q_i, k_j) v_j. A masked key weighs 0.
 
     With `Exact` the values of all equal keys are added up. Weights may be negative or exceed one and do not sum to one.
     So of their statistics the entropy has no meaning (it is NaN where a weight is negative); the others do.
@@ -321,18 +336,93 @@ class Unnormalized(Normalizer):
     def __call__(self, e: Tensor) -> Tensor:
         return e
 
-    def state(self, e: Tensor) -> Tensor:
-        return e.new_zeros(e.shape[:-1])
-
-    def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
-        return e
-
 
 class Unchanged(Unnormalized):
     """w_ij = e_ij of energies that are weights already, of a matrix that is kept."""
 
     nonnegative = True
     opaque = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sigmoid(Stateless):
+    """w_ij = σ(e_ij + b): each key for itself (Ramapuram et al. 2024, who begin with b = −log T_k).
+
+    Rows do not sum to one. A learned b is a `Bias` of the energies, which may differ among heads.
+    """
+
+    bias: float = 0.0
+    opaque = False
+
+    def __call__(self, e: Tensor) -> Tensor:
+        return torch.sigmoid(e + self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class StickBreaking(Stateless):
+    """w_ij = σ(e_ij) Π_{k > j} (1 − σ(e_ik)): from the last key that a query sees to the first, each takes its share of
+    what is left (Tan et al. 2025, who mask the query's own key, `causal(-1)`).
+
+    Rows sum to one less what is left at the first key. Keys are in order, so that there are no positions.
+    """
+
+    opaque = False
+    pointwise = False
+
+    def __call__(self, e: Tensor) -> Tensor:
+        left = torch.nn.functional.logsigmoid(-e)  # log(1 − σ(e)), 0 for a masked key
+        after = torch.nn.functional.pad(left.flip(-1).cumsum(-1), (1, -1)).flip(-1)
+        return torch.sigmoid(e) * after.exp()
+
+
+@dataclass(frozen=True, slots=True)
+class Softpick(Normalizer):
+    """w_ij = max(exp(e_ij) − 1, 0) / Σ_j |exp(e_ij) − 1| (Zuhri, Fuadi & Aji 2025).
+
+    Energies ≤ 0 weigh nothing, but count in the sum: rows sum to at most one. State: the logarithm of the sum, +∞ for a
+    row whose energies are all 0, which gives zeros (the authors add 1e-6 to the sum instead).
+    """
+
+    absent = 0.0
+    opaque = False
+
+    def __call__(self, e: Tensor) -> Tensor:
+        _, size = self._sizes(e)
+        total = size.sum(dim=-1, keepdim=True)
+        return size.where(e > 0, 0) / total.masked_fill(total == 0, 1)
+
+    def _sizes(self, e: Tensor) -> tuple[Float[Tensor, "*batch 1"], Float[Tensor, "*batch k"]]:
+        """The largest energy or 0, m, and |exp(e) − 1| exp(−m)."""
+        top = largest(e).clamp_min(0)
+        return top, _distance_from_one(e) * (e.clamp_min(0) - top).exp()
+
+    def row_state(self, e: Tensor) -> RowState:
+        top, size = self._sizes(e)
+        return RowState(mark_empty(size.sum(dim=-1).log()), top.squeeze(-1))
+
+    def state(self, e: Tensor) -> Tensor:
+        return self.one_number(self.row_state(e))
+
+    def one_number(self, state: RowState) -> Tensor:
+        assert state.anchor is not None
+        return state.rest + state.anchor
+
+    def is_enough(self, state: Tensor) -> Tensor:
+        return is_exact(state)
+
+    def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
+        return self.weigh_rows(e, RowState(state.squeeze(-1)), j)
+
+    def weigh_rows(self, e: Tensor, state: RowState, j: Tensor) -> Tensor:
+        power = e.clamp_min(0)
+        if state.anchor is not None:
+            power = (power - state.anchor[..., None]).clamp_max(0)
+        return _distance_from_one(e).where(e > 0, 0) * (power - state.rest[..., None]).exp()
+
+
+def _distance_from_one(e: Tensor) -> Tensor:
+    """|exp(e) − 1| / exp(max(e, 0)), with all digits for any energy."""
+    return -torch.expm1(-e.abs())
 
 
 @dataclass(frozen=True, slots=True)
@@ -504,11 +594,15 @@ class Sparsemax(_Thresholded):
         return (inside.sum(dim=-1, keepdim=True) - 1) / support.sum(dim=-1, keepdim=True)
 
 
+SOFTEST = 1.01
+"""The least α of `Entmax`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entmax(_Thresholded):
     """w_ij = max((α − 1) e_ij − τ_i, 0)^(1/(α−1)) (Peters, Niculae & Martins 2019, eq. 8).
 
-    α → 1 is softmax, α = 2 sparsemax. τ is found by bisection to the last bit, for any α > 1. A tensor of one number
+    α → 1 is softmax, α = 2 sparsemax. τ is found by bisection to the last bit, for any α ≥ 1.01. A tensor of one number
     gets a gradient (Correia, Niculae & Martins 2019, proposition 1): make `Entmax(self.alpha)` where it is used.
     """
 
@@ -524,8 +618,9 @@ class Entmax(_Thresholded):
                 )
             if not readable(self.alpha):
                 return
-        if not self.alpha > 1:
-            raise ValueError(f"Entmax needs alpha > 1, got {self.alpha}; alpha = 1 is Softmax()")
+        # Energies are multiplied by α − 1, a weight is a power of 1/(α − 1): near 1 nothing of a float32 is left.
+        if not self.alpha >= SOFTEST:
+            raise ValueError(f"Entmax needs alpha ≥ {SOFTEST}, got {self.alpha}; alpha = 1 is Softmax()")
 
     def scaled(self, e: Tensor) -> Tensor:
         return e * (self.alpha - 1)
@@ -573,7 +668,7 @@ MASKED = -1e30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FunctionNormalizer(Normalizer):
+class FunctionNormalizer(Stateless):
     """w_i = function(e_i) or function(e_i, mask_i), for rows of all keys: [..., T_k] in, [..., T_k] out.
 
     A function of the energies alone is given −10³⁰ for masked keys. A function of energies and mask is given 0 for
@@ -603,12 +698,6 @@ class FunctionNormalizer(Normalizer):
             shape = list(w.shape) if isinstance(w, torch.Tensor) else type(w).__name__
             raise ValueError(f"normalize gave {shape}; expected weights of the energies' shape, {list(e.shape)}")
         return w.to(e.dtype).masked_fill(masked, 0)
-
-    def state(self, e: Tensor) -> Tensor:
-        return e.new_zeros(e.shape[:-1])
-
-    def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
-        return self(e)
 
     def check_rows(self, rows: Callable[[], Tensor]) -> None:
         if traced():

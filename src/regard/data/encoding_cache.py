@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from ..files import CHECKSUMS, DamagedFileError, check_files, read_object, replacing_folder, sha256, write_checksums
+from ..files import (
+    CHECKSUMS,
+    DamagedFileError,
+    cache_folder,
+    check_files,
+    read_object,
+    replacing_folder,
+    sha256,
+    write_checksums,
+)
 from .encoding import CorpusInfo, EncodedCorpus, write_folder
 from .rows import all_bad_error
 from .tokenizer_pair import FILES, PLUGINS, TokenizerPair
@@ -179,10 +188,11 @@ def _quota() -> int:
     return MOST_PROCESSES
 
 
-CACHE, CACHE_LIMIT = "REGARD_CACHE", "REGARD_CACHE_LIMIT"
+CACHE_LIMIT = "REGARD_CACHE_LIMIT"
 LIMIT = 20.0  # gigabytes
 FORMAT = 4  # of the entries; another number makes all of them anew
-KINDS = {"corpora": "encoded corpora", "vocabularies": "vocabularies"}
+KINDS = {"corpora": "encoded corpora", "vocabularies": "vocabularies", "models": "converted models"}
+"""The folders of the cache. The last one is filled by `load_text_model`."""
 
 
 def cache_key(**settings: object) -> str:
@@ -205,8 +215,7 @@ class PreparationCache:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "regard"
-        self.folder = Path(os.environ.get(CACHE) or default).expanduser() if folder is None else folder
+        self.folder = cache_folder() if folder is None else folder
 
     def path(self, kind: str, key: str) -> Path:
         return self.folder / kind / key

@@ -29,7 +29,8 @@ from ..attention.masks import causal, mask_mod, window
 from ..attention.modifiers import ScoreMod
 from ..attention.normalizers import Normalizer, Softmax, Unchanged
 from ..attention.parts import AUTOCAST
-from .call import BUDGET, Call, dot_energies
+from .call import Call, dot_energies
+from .fidelity import BUDGET
 from .trace import ATTENTION, STATE_SPACE
 from .watch import (
     Replacement,
