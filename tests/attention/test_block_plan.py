@@ -1,4 +1,4 @@
-"""Masks that hide blocks: what is computed in parts is what the formula gives, at lengths around the edges of blocks."""
+"""Masks that hide blocks: what is computed in parts is what the formula gives, at lengths around edges of blocks."""
 
 from __future__ import annotations
 

@@ -426,6 +426,8 @@ def _fastest(energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: 
             return "sdpa"
         if on_gpu and _module("flex").refusal(*problem) is None:
             return "flex"
+    elif sdpa.refusal(energies, normalize, v, dropout) is None:
+        return "sdpa"
     return "reference" if _is_small(energies) or no_kernel() is not None else "fused"
 
 
@@ -503,7 +505,8 @@ def _why(name: str, energies: EnergyMatrix, normalize: Normalizer, v: Tensor) ->
         mask = energies.mask
         dense = f"the mask as a dense tensor of {energies.queries} × {energies.keys}"
         kind = "no mask" if mask is None else "its causal flag" if mask.is_causal else dense
-        return f"softmax over dot products: PyTorch's own kernel on {where}, with {kind}"
+        of = "dot products" if energies.form.kernel == "dot" else "distances, as products with one more column"
+        return f"softmax over {of}: PyTorch's own kernel on {where}, with {kind}"
     if name == "flex":
         return f"softmax over modified dot products: FlexAttention on {where}, skipping masked blocks"
     if name == "fused":

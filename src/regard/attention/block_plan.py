@@ -8,6 +8,7 @@ other mask is asked about every pair once, and its plan is kept as long as the m
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -172,7 +173,7 @@ def _runs(differs: Bool[Tensor, "n_minus_one"], given: int, count: int) -> Itera
         yield slice(0, count)
         return
     edges = [0, *(differs.nonzero()[:, 0] + 1).tolist(), count]
-    for first, last in zip(edges, edges[1:], strict=False):
+    for first, last in pairwise(edges):
         yield slice(first, last)
 
 
@@ -211,7 +212,7 @@ def _columns(blocks: list[int], keys: int, device: torch.device) -> Index:
 
 
 _KEPT: WeakKeyDictionary[Mask, tuple[object, TensorVersions, BlockPlan]] = WeakKeyDictionary()
-"""The last plan of each mask, for all matrices and queries."""
+"""The last plan of each mask."""
 
 
 def plan(energies: EnergyMatrix, entries: Sequence[int], queries: Sequence[int]) -> BlockPlan | None:

@@ -204,7 +204,8 @@ def _centred(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Queries and keys around the mean key, in float64, and half their squared lengths."""
     centre = b.double().mean(-2, keepdim=True)
     left, right = a - centre, b - centre
-    return left, right, *(x.square().sum(-1, keepdim=True).mul_(0.5) for x in (left, right))
+    rows, cols = (x.square().sum(-1, keepdim=True).mul_(0.5) for x in (left, right))
+    return left, right, rows, cols
 
 
 @dataclass(frozen=True)

@@ -374,7 +374,7 @@ class Part:
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of the constructor, by name."""
-        return {name: getattr(self, name) for name in _argument_names(type(self))}
+        return {name: getattr(self, name) for name in _argument_names(type(self))}  # type: ignore[arg-type]
 
     def tensors(self) -> list[Tensor]:
         """The tensors it holds, those of parts inside it included."""

@@ -455,10 +455,10 @@ def row_state(weights: Weights, whole: bool = False) -> RowState:
         entries, queries = (span(x, weights.device) for x in (weights.entries[cut.n], weights.queries[cut.rows]))
         e = energies.block(entries, queries, cut.cols, normalize.absent, None, cut)
         own = normalize.of_block(energies.batch, entries).row_state(e)
-        state = own.rest
+        number = own.rest
         if normalize.selects_key:
-            state = torch.where(state < 0, state, positions(cut.cols, state.device)[state.clamp_min(0)])
-        rest[cut.n, cut.rows] = state
+            number = torch.where(number < 0, number, positions(cut.cols, number.device)[number.clamp_min(0)])
+        rest[cut.n, cut.rows] = number
         if own.anchor is not None:
             anchor[cut.n, cut.rows], anchored = own.anchor, True
     state = normalize.joined(RowState(rest, anchor if anchored else None))

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     Term = tuple[float | Tensor, "Weights"]
     """A factor, a number or [*batch, T_q, 1], and what it multiplies."""
 
+
 class Weights:
     """The weights of one call of `attend`, computed exactly from q, k and the row state when they are read.
 

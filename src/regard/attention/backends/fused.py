@@ -41,7 +41,7 @@ def run_blocks(
     normalize.check_rows(lambda: energies.block(*few, normalize.absent))
     # A learned bias is a whole matrix, and so is its gradient, which every block would write again.
     learned = [x for part in energies.modifiers if not part.opaque for x in part.tensors()]
-    cuts = [Cut(slice(0, energies.count), slice(0, energies.queries), slice(0, energies.keys), None, False)]
+    cuts: list[Any] = [(slice(0, energies.count), slice(0, energies.queries), slice(0, energies.keys))]
     if energies.count and energies.queries and readable(energies.a) and not any(x.requires_grad for x in learned):
         every = range(energies.count), range(energies.queries)
         cuts = list(energies.blocks(*every, BLOCK, whole=not normalize.pointwise))
@@ -60,9 +60,10 @@ def run_blocks(
         versions.require_unchanged(
             "so its gradient cannot be computed; change a copy, or change it after the backward pass"
         )
-        n, i, j = cut.n, cut.rows, cut.cols
+        n, i, j = cut[:3]
         own = normalize.of_block(energies.batch, n)
-        e = energies.between(a, b, n, i, j, normalize.absent, None, cut)  # [n, rows, keys]
+        planned = cut if isinstance(cut, Cut) else None  # inside torch.compile there is no plan
+        e = energies.between(a, b, n, i, j, normalize.absent, None, planned)  # [n, rows, keys]
         with exact(e.device):
             w, state = own.both(e) if weights else (own(e), e.new_empty(0, 0))
             if weights and normalize.selects_key and not (isinstance(j, slice) and j.start == 0):
@@ -101,7 +102,8 @@ def run_blocks(
 
 def sides(energies: EnergyMatrix, v: Tensor, cut: Cut) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of a block."""
-    return energies.a[cut.n, cut.rows], energies.b[cut.n][:, cut.cols], v[cut.n][:, cut.cols]
+    n, i, j = cut[:3]
+    return energies.a[n][:, i], energies.b[n][:, j], v[n][:, j]
 
 
 class _Inputs:

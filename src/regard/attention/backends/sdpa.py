@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from .. import block_plan
-from ..normalizers import mark_empty
-from ..parts import exact, grid, no_kernel, traced
+from ..energies import DotForm
+from ..normalizers import ONE_NUMBER, mark_empty
+from ..parts import exact, grid, no_kernel, readable, traced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def refusal(energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float) -> str | None:
-    if energies.form.kernel != "dot":
+    if energies.form.kernel != "dot" and not _is_near(energies, v):
         return "the energy is not a dot product"
     if normalize.kernel != "softmax":
         return f"it has softmax only, not {type(normalize).__name__}"
@@ -40,7 +42,9 @@ def run(
     energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float, weights: bool
 ) -> tuple[Tensor, Tensor | None]:
     batch, groups = energies.batch, energies.groups
-    if dropout == 0 and not energies.modifiers and energies.mask is not None:
+    if energies.form.kernel == "distance":
+        return _with_a_column(energies, normalize, v, dropout, weights)
+    if energies.mask is not None and not (dropout or energies.modifiers or traced()):
         plan = block_plan.plan(energies, range(energies.count), range(energies.queries))
         if plan is not None and plan.saves:
             done = _planned(plan, energies, v, energies.form.scale / normalize.temperature, weights)
@@ -72,6 +76,36 @@ def run(
     out = out if len(batch) == 2 else out.reshape(*batch, *out.shape[-2:])
     out = out if out.dtype == own else out.to(own)
     return out, state
+
+
+def _is_near(energies: EnergyMatrix, v: Tensor) -> bool:
+    """Whether energies −|a − b|² / 2 are products that lose no more than float32 does in a row state (`ONE_NUMBER`)."""
+    a, b = energies.a, energies.b
+    if energies.form.kernel != "distance" or energies.form.inverse or energies.modifiers or not readable(a):  # type: ignore[attr-defined]
+        return False
+    if a.device.type != "cpu" or not a.dtype == b.dtype == v.dtype == torch.float32 or not (a.numel() and b.numel()):
+        return False
+    centre = b.mean(tuple(range(b.dim() - 1)))
+    with torch.no_grad():
+        return all(float((x - centre).square().sum(-1).amax()) <= ONE_NUMBER for x in (a, b))
+
+
+def _with_a_column(
+    energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float, weights: bool
+) -> tuple[Tensor, Tensor | None]:
+    """−|a − b|² / 2 = [a, 1] · [b, −|b|² / 2] − |a|² / 2, of which the last term cancels in a softmax."""
+    centre = energies.b.detach().mean(tuple(range(energies.b.dim() - 1)))
+    a, b = energies.a - centre, energies.b - centre
+    width, own = a.shape[-1] + 1, v.shape[-1]
+    more = max(0, own - width)  # one width for all, as the kernel wants it
+    columns = torch.cat([b, b.square().sum(-1, keepdim=True) * -0.5], -1)
+    a, columns, v = pad(pad(a, (0, 1), value=1.0), (0, more)), pad(columns, (0, more)), pad(v, (0, width + more - own))
+    products = replace(energies, a=a, b=columns, form=DotForm())
+    out, state = run(products, normalize, v, dropout, weights)
+    if state is not None:
+        square = (energies.a.detach() - centre).square().sum(-1)
+        state = state - square * (0.5 / normalize.temperature)
+    return out[..., :own], state
 
 
 def _planned(
