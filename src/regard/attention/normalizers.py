@@ -94,63 +94,31 @@ class Normalizer(Part):
         """The logarithm of a softmax's denominator, differentiable, −∞ for an empty row; None for other normalizers."""
         return None
 
-    def log_weigh_(self, e: Float[Tensor, "*batch k"], state: Float[Tensor, "*batch 1"]) -> Tensor | None:
-        """log w, computed in place of the energies; None where it is no cheaper than the logarithm of the weights."""
-        return None
+    # Rows of energies of any size. The energies may be changed
 
-    # Rows of any size: energies relative to the largest of their row
-
-    def anchor(self, e: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch 1"] | None:
-        """The energy that those of each row are taken relative to; None for a normalizer that has no such energy."""
-        return None
-
-    def relative_(self, e: Float[Tensor, "*batch k"], anchor: Float[Tensor, "*batch 1"]) -> Tensor:
-        """Energies relative to the anchor of their row, in place, no larger than those of the anchor itself.
-
-        A block of other keys may round an energy otherwise than the block its row state comes from, and the
-        difference may be large where energies are.
-        """
-        raise NotImplementedError
+    def row_state(self, e: Float[Tensor, "*batch k"]) -> RowState:
+        """The state of rows of any size."""
+        return RowState(self.state(e))
 
     def one_number(self, state: RowState) -> Float[Tensor, "*batch"]:
         """Anchor and rest joined: the state of the energies as they are."""
-        raise NotImplementedError
-
-    def is_enough(self, state: Float[Tensor, "*batch"]) -> Bool[Tensor, "*batch"]:
-        """Of which rows this one number is enough."""
-        return torch.ones_like(state, dtype=torch.bool)
-
-    def row_state(self, e: Float[Tensor, "*batch k"]) -> RowState:
-        """The state of rows of any size. The energies are changed."""
-        anchor = self.anchor(e)
-        if anchor is None:
-            return RowState(self.state(e))
-        return RowState(self.state(self.relative_(e, anchor)), anchor.squeeze(-1))
+        return state.rest
 
     def joined(self, state: RowState) -> RowState:
         """The same without an anchor, where one number is enough for every row."""
-        if state.anchor is None:
-            return state
-        one = self.one_number(state)
-        return RowState(one) if self.holds(one) else state
+        return state
 
     def holds(self, state: Float[Tensor, "*batch"]) -> bool:
         """Whether this one number is enough for every row; assumed where it cannot be read."""
-        return not readable(state) or bool(self.is_enough(state).all())
+        return True
 
     def weigh_rows(self, e: Float[Tensor, "*batch k"], state: RowState, j: Int[Tensor, " k"]) -> Tensor:
-        """`weigh` for rows of any size. The energies may be changed."""
-        if state.anchor is not None:
-            e = self.relative_(e, state.anchor[..., None])
+        """`weigh` for rows of any size."""
         return self.weigh(e, state.rest[..., None], j)
 
     def log_weigh_rows(self, e: Float[Tensor, "*batch k"], state: RowState) -> Tensor | None:
-        """`log_weigh_` for rows of any size; None, with the energies as they were, where it is not defined."""
-        if self.opaque or type(self).log_weigh_ is Normalizer.log_weigh_:
-            return None
-        if state.anchor is not None:
-            e = self.relative_(e, state.anchor[..., None])
-        return self.log_weigh_(e, state.rest[..., None])
+        """log w, for rows of any size; None, with the energies as they were, where the logarithm of w is as cheap."""
+        return None
 
 
 class Stateless(Normalizer):
@@ -163,18 +131,67 @@ class Stateless(Normalizer):
         return self(e)
 
 
-class ShiftInvariant(Normalizer):
-    """A normalizer with normalize(e + c) = normalize(e): a row is moved so that its largest energy is 0.
+class Anchored(Normalizer):
+    """A normalizer of energies relative to an anchor, one energy of each row, in which no large numbers cancel.
 
     A subclass of a known one may compute something else, and is given the energies as they are.
     """
+
+    def anchor(self, e: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch 1"]:
+        """The energy that those of each row are taken relative to."""
+        raise NotImplementedError
+
+    def relative_(self, e: Float[Tensor, "*batch k"], anchor: Float[Tensor, "*batch 1"]) -> Tensor:
+        """Energies relative to the anchor of their row, in place, no larger than those of the anchor itself.
+
+        A block of other keys may round an energy otherwise than the block its row state comes from, and the
+        difference may be large where energies are.
+        """
+        raise NotImplementedError
+
+    def rest(self, e: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch"]:
+        """The state of relative energies."""
+        raise NotImplementedError
+
+    def is_enough(self, state: Float[Tensor, "*batch"]) -> Bool[Tensor, "*batch"]:
+        """Of which rows this one number is enough: a logarithm that is small, +∞ for an empty row."""
+        return ~(state.abs() > ONE_NUMBER) | (state == torch.inf)  # of a row of NaN all numbers are NaN
+
+    def state(self, e: Tensor) -> Tensor:
+        return self.one_number(self.moved(e.detach().clone()))
+
+    def moved(self, e: Tensor) -> RowState:
+        """The anchor and the rest. The energies are changed."""
+        anchor = self.anchor(e)
+        return RowState(self.rest(self.relative_(e, anchor)), anchor.squeeze(-1))
+
+    def row_state(self, e: Tensor) -> RowState:
+        return RowState(self.state(e)) if self.opaque else self.moved(e)
+
+    def joined(self, state: RowState) -> RowState:
+        if state.anchor is None:
+            return state
+        one = self.one_number(state)
+        return RowState(one) if self.holds(one) else state
+
+    def holds(self, state: Tensor) -> bool:
+        return not readable(state) or bool(self.is_enough(state).all())
+
+    def weigh_rows(self, e: Tensor, state: RowState, j: Tensor) -> Tensor:
+        if state.anchor is not None:
+            e = self.relative_(e, state.anchor[..., None])
+        return self.weigh(e, state.rest[..., None], j)
+
+
+class ShiftInvariant(Anchored):
+    """normalize(e + c) = normalize(e): a row is moved so that its largest energy is 0."""
 
     def scaled(self, e: Tensor) -> Tensor:
         """The energies times what the formula multiplies them by."""
         raise NotImplementedError
 
-    def anchor(self, e: Tensor) -> Tensor | None:
-        return None if self.opaque else largest(e)
+    def anchor(self, e: Tensor) -> Tensor:
+        return largest(e)
 
     def relative_(self, e: Tensor, anchor: Tensor) -> Tensor:
         return e.sub_(anchor).clamp_(max=0)
@@ -183,14 +200,6 @@ class ShiftInvariant(Normalizer):
         assert state.anchor is not None
         moved = self.scaled(state.anchor)
         return state.rest + moved.masked_fill(moved == torch.inf, -torch.inf)  # +∞ would be an empty row
-
-    def is_enough(self, state: Tensor) -> Tensor:
-        return is_exact(state)
-
-
-def is_exact(state: Float[Tensor, "*batch"]) -> Bool[Tensor, "*batch"]:
-    """Where the logarithm of a sum, +∞ for an empty row, is small enough to be kept as one number."""
-    return ~(state.abs() > ONE_NUMBER) | (state == torch.inf)  # of a row of NaN all numbers are NaN
 
 
 def largest(e: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch 1"]:
@@ -296,29 +305,30 @@ class Softmax(ShiftInvariant):
     def scaled(self, e: Tensor) -> Tensor:
         return e if self.temperature == 1 else e / self.temperature
 
+    def moved(self, e: Tensor) -> RowState:
+        return ShiftInvariant.moved(self, e if self.sink is None else self.with_sink(e))
+
     def state(self, e: Tensor) -> Tensor:
-        e = e if self.sink is None else self.with_sink(e)
-        if self.temperature == 1:
-            return mark_empty(torch.logsumexp(e, dim=-1))
-        top = largest(e)
-        rest = mark_empty(torch.logsumexp(self.scaled(e - top), dim=-1))
-        return self.one_number(RowState(rest, top.squeeze(-1)))
+        if self.temperature == 1 and self.sink is None:  # the same in half the time
+            return self.rest(e)
+        return ShiftInvariant.state(self, e)
+
+    def rest(self, e: Tensor) -> Tensor:
+        return mark_empty(torch.logsumexp(self.scaled(e), dim=-1))
 
     def logsumexp(self, e: Tensor) -> Tensor | None:
         e = e if self.sink is None else self.with_sink(e)
         empty = empty_rows(e)
         return torch.logsumexp(self.scaled(e.masked_fill(empty, 0)), dim=-1).masked_fill(empty.squeeze(-1), -torch.inf)
 
-    def row_state(self, e: Tensor) -> RowState:
-        if self.sink is None:
-            return ShiftInvariant.row_state(self, e)
-        return Softmax(self.temperature).row_state(self.with_sink(e))
-
     def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
         return torch.exp(self.scaled(e) - state)
 
-    def log_weigh_(self, e: Tensor, state: Tensor) -> Tensor | None:
-        return (e if self.temperature == 1 else e.div_(self.temperature)).sub_(state)
+    def log_weigh_rows(self, e: Tensor, state: RowState) -> Tensor | None:
+        if self.opaque:
+            return None
+        e = e if state.anchor is None else self.relative_(e, state.anchor[..., None])
+        return (e if self.temperature == 1 else e.div_(self.temperature)).sub_(state.rest[..., None])
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +386,7 @@ class StickBreaking(Stateless):
 
 
 @dataclass(frozen=True, slots=True)
-class Softpick(Normalizer):
+class Softpick(Anchored):
     """w_ij = max(exp(e_ij) − 1, 0) / Σ_j |exp(e_ij) − 1| (Zuhri, Fuadi & Aji 2025).
 
     Energies ≤ 0 weigh nothing, but count in the sum: rows sum to at most one. State: the logarithm of the sum, +∞ for a
@@ -387,28 +397,24 @@ class Softpick(Normalizer):
     opaque = False
 
     def __call__(self, e: Tensor) -> Tensor:
-        _, size = self._sizes(e)
+        size = self._sizes(e, self.anchor(e))
         total = size.sum(dim=-1, keepdim=True)
         return size.where(e > 0, 0) / total.masked_fill(total == 0, 1)
 
-    def _sizes(self, e: Tensor) -> tuple[Float[Tensor, "*batch 1"], Float[Tensor, "*batch k"]]:
-        """The largest energy or 0, m, and |exp(e) − 1| exp(−m)."""
-        top = largest(e).clamp_min(0)
-        return top, _distance_from_one(e) * (e.clamp_min(0) - top).exp()
+    def anchor(self, e: Tensor) -> Tensor:
+        return largest(e).clamp_min(0)
 
-    def row_state(self, e: Tensor) -> RowState:
-        top, size = self._sizes(e)
-        return RowState(mark_empty(size.sum(dim=-1).log()), top.squeeze(-1))
+    def _sizes(self, e: Tensor, anchor: Tensor) -> Tensor:
+        """|exp(e) − 1| / exp(anchor)"""
+        return _distance_from_one(e) * (e.clamp_min(0) - anchor).clamp_max(0).exp()
 
-    def state(self, e: Tensor) -> Tensor:
-        return self.one_number(self.row_state(e))
+    def moved(self, e: Tensor) -> RowState:
+        anchor = self.anchor(e)
+        return RowState(mark_empty(self._sizes(e, anchor).sum(dim=-1).log()), anchor.squeeze(-1))
 
     def one_number(self, state: RowState) -> Tensor:
         assert state.anchor is not None
         return state.rest + state.anchor
-
-    def is_enough(self, state: Tensor) -> Tensor:
-        return is_exact(state)
 
     def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
         return self.weigh_rows(e, RowState(state.squeeze(-1)), j)
@@ -426,7 +432,7 @@ def _distance_from_one(e: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Proportional(Normalizer):
+class Proportional(Anchored):
     """w_ij = e_ij / Σ_j e_ij, for energies ≥ 0: the look-up family. State: the sum.
 
     A row whose energies are all zero (no key matches) gives zeros.
@@ -440,7 +446,7 @@ class Proportional(Normalizer):
         e = e / _power_of_two(e)
         return self.weigh(e, e.sum(dim=-1, keepdim=True), e)
 
-    def state(self, e: Tensor) -> Tensor:
+    def rest(self, e: Tensor) -> Tensor:
         _check(e)
         return e.sum(dim=-1)
 
@@ -448,8 +454,8 @@ class Proportional(Normalizer):
         nothing = state == 0
         return (e / state.masked_fill(nothing, 1)).masked_fill(nothing, 0)
 
-    def anchor(self, e: Tensor) -> Tensor | None:
-        return None if self.opaque else _power_of_two(e)
+    def anchor(self, e: Tensor) -> Tensor:
+        return _power_of_two(e)
 
     def relative_(self, e: Tensor, anchor: Tensor) -> Tensor:
         return e.div_(anchor)
@@ -564,11 +570,9 @@ class _Thresholded(ShiftInvariant):
         """Rows of weights from rows of scaled energies, differentiable."""
         return self.raised(x - self.threshold(x))
 
-    def state(self, e: Tensor) -> Tensor:
-        empty, top = empty_rows(e), largest(e)
-        threshold = self.threshold(self.scaled(e.masked_fill(empty, 0) - top))
-        state = self.one_number(RowState(threshold, top))
-        return state.masked_fill(empty, torch.inf).squeeze(-1)
+    def rest(self, e: Tensor) -> Tensor:
+        empty = empty_rows(e)
+        return self.threshold(self.scaled(e.masked_fill(empty, 0))).masked_fill(empty, torch.inf).squeeze(-1)
 
     def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
         return self.raised(self.scaled(e) - state)
@@ -651,16 +655,13 @@ class Entmax(_Thresholded):
         span = -math.log(tiny)  # of the logarithm of s; a learned α may not be readable
         if not isinstance(self.alpha, torch.Tensor):
             span = min(span, (self.alpha - 1) * math.log(keys))
-        for _ in range(_bits(x.dtype) + 2 + math.ceil(math.log2(1 + span))):
+        bits = 53 if x.dtype == torch.float64 else 24
+        for _ in range(bits + 2 + math.ceil(math.log2(1 + span))):
             middle = high.sqrt() * low.sqrt()
             heavy = self.raised(x + middle).sum(dim=-1, keepdim=True) >= 1
             high, low = middle.where(heavy, high), low.where(heavy, middle)
         s: Tensor = high.sqrt() * low.sqrt()
         return -s
-
-
-def _bits(dtype: torch.dtype) -> int:
-    return {torch.float64: 53}.get(dtype, 24)
 
 
 MASKED = -1e30
@@ -679,10 +680,6 @@ class FunctionNormalizer(Stateless):
     function: Callable[..., Tensor]
     nonnegative = False
     pointwise = False
-
-    def __post_init__(self) -> None:
-        if not (takes(self.function, 1) or takes(self.function, 2)):
-            raise TypeError(f"normalize takes a function of (energies) or (energies, mask), got {self.function!r}")
 
     def __call__(self, e: Tensor) -> Tensor:
         if not e.shape[-1]:

@@ -86,6 +86,10 @@ class HostCopies:
 UNITS = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
+WORDS = ("cpu", "qk")
+DEVICES = ("cuda", "gpu", "mps", "xpu", "meta", "disk", "none", "true", "false", "")
+
+
 class TensorStorage:
     """Keeps tensors by reference, as copies on the CPU, or in memory-mapped files, and counts their bytes.
 
@@ -93,6 +97,8 @@ class TensorStorage:
     """
 
     def __init__(self, where: str | Path | None, limit: str | int | None) -> None:
+        if isinstance(where, str) and where not in WORDS and where.lower().partition(":")[0] in (*WORDS, *DEVICES):
+            raise ValueError(f'keep is "cpu", "qk" or a folder to write to; got {where!r} (a folder: "./{where}")')
         self.cpu, self.values = where == "cpu", where != "qk"
         """`values`: whether values are kept; without them a call is proved at once."""
         self.folder = None if where is None or self.cpu or not self.values else Path(where)

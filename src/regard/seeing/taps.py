@@ -279,7 +279,9 @@ def note(
 
 
 ATTEND_TAP = Tap(
-    "regard.attend", on_install=lambda: listeners.append(_report), on_remove=lambda: listeners.remove(_report)
+    "regard.attend",
+    on_install=lambda: listeners.append(_report),
+    on_remove=lambda: listeners.remove(_report) if _report in listeners else None,
 )
 
 
@@ -375,7 +377,7 @@ def _ablated_mask(
     options: dict[str, Any],
 ) -> Any:
     """The mask without the ablated tokens, in the form this implementation takes."""
-    if not any(ablation.tokens for ablation, _ in ablations):
+    if not any(ablation.masks for ablation, _ in ablations):
         return mask
     if implementation not in ("sdpa", "eager"):
         raise ValueError(f"tokens can be ablated under sdpa and eager attention; the model runs {implementation}")
