@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import subprocess
 import tempfile
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
@@ -20,8 +18,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when huggingface_hub is imp
 # A process that a test or pytest-xdist starts and that crashes writes where, on its stderr.
 os.environ["PYTHONFAULTHANDLER"] = "1"
 _cache = tempfile.TemporaryDirectory(prefix="regard-test-cache-")
-_caches = itertools.count()
-os.environ["REGARD_CACHE"] = _cache.name  # of prepared corpora and converted models: no test uses the cache of the user
+os.environ["REGARD_CACHE"] = _cache.name  # of converted models: no test uses the cache of the user
 os.environ.setdefault("REGARD_DATA", str(SHARED / "data"))  # the corpora that recipes name
 
 if find_spec("triton") is not None:
@@ -37,13 +34,8 @@ if find_spec("pydantic") is None:
 
 
 @pytest.fixture(autouse=True)
-def _independent(monkeypatch: pytest.MonkeyPatch) -> None:
+def _independent() -> None:
     """The same result whatever ran before in this process."""
-    cache, models = Path(_cache.name) / str(next(_caches)), Path(_cache.name) / "models"
-    for folder in (cache, models):
-        folder.mkdir(exist_ok=True)
-    (cache / "models").symlink_to(models)  # 540 MB of a converted model are there once
-    monkeypatch.setenv("REGARD_CACHE", str(cache))
     reset_process_state()
 
 

@@ -19,20 +19,20 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..decoding.load_model_and_tokenizers import is_earlier, record_run_exports
-from ..files import is_leftover, make_folder, read_object, remove_unfinished, sha256, write_text
+from ..files import is_leftover, locked_folder, make_folder, read_object, remove_unfinished, sha256, write_text
 from ..wording import is_secret, redacted
 from .recipe import recipe_toml
 from .recipe_files import load_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
+    from contextlib import AbstractContextManager
 
     from .recipe import Recipe
 
@@ -87,15 +87,15 @@ class Run:
         return run
 
     @classmethod
-    def open(cls, folder: Path) -> Run:
-        """An existing run of a recipe."""
+    def open(cls, folder: Path, *, continues: bool = False) -> Run:
+        """An existing run of a recipe; one that continues has no settings that this version cannot follow."""
         file = cls.recipe_file(folder)
         if not has_corpus(file):
             raise ValueError(
                 f"{folder} is a run that fit(model, …) began in Python, and its model and batches are not in the "
                 "folder: continue it there, with fit(model, folder, resume=True, train=…, valid=…)"
             )
-        return cls(folder, load_recipe(file))
+        return cls(folder, load_recipe(file, finished=not continues))
 
     @property
     def has_recipe(self) -> bool:
@@ -135,24 +135,9 @@ class Run:
         return next(path for path in map(self.folder.joinpath, names) if not os.path.lexists(path))
 
     @staticmethod
-    @contextmanager
-    def alone(folder: Path) -> Iterator[None]:
+    def alone(folder: Path) -> AbstractContextManager[None]:
         """Lock the folder: two processes that train into it would overwrite each other's files."""
-        try:
-            import fcntl
-        except ModuleNotFoundError:  # not on Windows
-            yield
-            return
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released however the process ends
-        except BlockingIOError:
-            os.close(handle)
-            raise ValueError(f"another process trains into {folder}; wait for it, or choose another folder") from None
-        try:
-            yield
-        finally:
-            os.close(handle)
+        return locked_folder(folder, f"another process trains into {folder}; wait for it, or choose another folder")
 
 
 def has_corpus(file: Path) -> bool:
@@ -242,11 +227,6 @@ class Provenance:
         }
         self._write()
 
-    def record_dataset(self, name: str, revision: str) -> None:
-        """A dataset that is streamed, with its commit; "" where that is not known."""
-        self._values["dataset"] = {"name": name, "revision": revision}
-        self._write()
-
     def card(self) -> str:
         """The lines of the model card: command, versions, commit and checksums."""
         if not self.sessions:
@@ -258,8 +238,6 @@ class Provenance:
         last = self.sessions[-1]
         made = ", ".join(f"{name} {number}" for name, number in last["versions"].items())
         lines.append(f"Versions: {made}." + (f" Commit {last['commit'][:12]}." if last["commit"] else ""))
-        if dataset := self._values.get("dataset"):
-            lines.append(f"\nDataset: `{dataset['name']}`, revision {dataset['revision'] or 'not known'}.")
         for key, heading in (("data", "Data"), ("init", "Started from")):
             files = self._values.get(key) or {}
             lines += [f"\n{heading} (SHA-256):\n"] if files else []
