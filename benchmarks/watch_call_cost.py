@@ -145,9 +145,8 @@ def whole() -> None:
             plain = functools.partial(model, ids)
             pairs = [(_once(plain), _once(watched)) for _ in range(ROUNDS)][2:]
         ratio = median(second / first for first, second in pairs)
-        print(
-            f"GPT-2, {kind}, {mode.__name__}, {length} tokens: {ratio:.2f} × of {median(first for first, _ in pairs) * 1e3:.0f} ms"
-        )
+        alone = median(first for first, _ in pairs) * 1e3
+        print(f"GPT-2, {kind}, {mode.__name__}, {length} tokens: {ratio:.2f} × of {alone:.0f} ms", flush=True)
 
 
 def _once(work: Callable[[], object]) -> float:
