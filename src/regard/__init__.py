@@ -85,6 +85,7 @@ __all__ = [
     "note",
     "padding",
     "prefix",
+    "received",
     "watch",
     "window",
 ]

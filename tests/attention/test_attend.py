@@ -334,3 +334,10 @@ def test_watch_records_one_row() -> None:
 def test_vectors_where_a_matrix_belongs(q, k, v) -> None:
     with pytest.raises(ValueError, match=r"at least \[T, D\]: given q.*expected q \[..., T_q, D_q\] or \[D_q\]"):
         attend(torch.ones(q), torch.ones(k), torch.ones(v))
+
+
+def test_what_keys_receive_from_queries_and_keys_alone() -> None:
+    q, k = torch.randn(2, 4, 30, 8), torch.randn(2, 2, 30, 8)
+    _, w = attend(q, k, k, mask=r.causal(), weights=True)
+    torch.testing.assert_close(r.received(q, k, mask=r.causal()), w.dense().sum(-2))
+    assert r.received(q[0, 0], k[0, 0]).shape == (30,)

@@ -1,6 +1,6 @@
 """The formula: energies, normalizers, masks, `attend`, `Weights`, `Contributions`. Imports PyTorch, nothing of ours."""
 
-from .attend import Plan, attend, attend_packed, explain, lookup
+from .attend import Plan, attend, attend_packed, explain, lookup, received
 from .contributions import Contributions, ContributionStats
 from .energies import (
     Additive,
@@ -81,5 +81,6 @@ __all__ = [
     "mask_mod",
     "padding",
     "prefix",
+    "received",
     "window",
 ]

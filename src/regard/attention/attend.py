@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from .backends import fused, reference, sdpa
 from .energies import Exact, ScaledDot
 from .energy_matrix import EnergyMatrix, clear_hidden_keys, split
-from .masks import Dense, Mask, MaskMod
+from .masks import Blocks, Dense, Mask, MaskMod
 from .modifiers import Modifier
 from .normalizers import FunctionNormalizer, Normalizer, Proportional, Softmax
 from .parts import AUTOCAST, check_device, differentiated_once, no_kernel, plain, takes, traced
@@ -96,9 +96,9 @@ def attend(
       the last dimension. Without `mask` it sees −10³⁰ for masked keys, so a function that adds energies up needs the
       mask.
     - `mask`: `causal() & padding(lengths)`, …, a boolean tensor, True where a query may see a key, or FlexAttention's
-      `mask_mod`, a function of (b, h, q_idx, kv_idx). A query that may see none gets zeros. Keys and values that no
-      query sees count as zeros, so padding may hold NaN and ∞; in a key that some queries see they may reach others.
-      (A `mask_mod` is not asked which these keys are, nor two masks that hide one only together.)
+      `mask_mod`, a function of (b, h, q_idx, kv_idx), or BlockMask. A query that may see none gets zeros. Keys and
+      values that no query sees count as zeros, so padding may hold NaN and ∞; in a key that some queries see they may
+      reach others. (A `mask_mod` is not asked which these keys are, nor two masks that hide one only together.)
     - `dropout`: the share of weights dropped, whenever it is not zero (pass 0 in evaluation).
     - `backend`: "auto" selects the fastest that is exact for the request (`explain` says which and why); a name
       selects that backend, or raises. "reference", the formula, has second derivatives and runs inside torch.func
@@ -299,6 +299,8 @@ def check(
         raise ValueError(f"dropout is a probability, 0 ≤ dropout < 1; got {dropout}")
     if isinstance(mask, Tensor):
         mask = Dense(mask)
+    elif (blocks := Blocks.of(mask)) is not None:
+        mask = blocks
     elif callable(mask) and not isinstance(mask, Mask | type) and takes(mask, 4):
         mask = MaskMod(mask)
     if isinstance(mask, Mask):
@@ -523,6 +525,22 @@ def _slower(name: str, energies: EnergyMatrix) -> str:
     if name == "flex" and energies.a.device.type == "cpu":
         return "can, but uncompiled on CPU it holds the whole matrix"
     return "can, but no faster here"
+
+
+def received(
+    q: Float[Tensor, "*batch q d_q"],
+    k: Float[Tensor, "*batch k d_k"],
+    *,
+    energy: AnyEnergy = _SCALED_DOT,
+    normalize: AnyNormalizer = _SOFTMAX,
+    mask: AnyMask = None,
+) -> Float[Tensor, "*batch k"]:
+    """Σ_i w_ij, how much attention each key receives: what compression of a key/value cache asks for.
+
+    Of queries and keys alone, in O(T) memory. `Weights` has this and the other statistics of a call of `attend`.
+    """
+    energies, normalize, _, _ = check(q, k, k, energy, normalize, mask)
+    return Weights(energies, normalize).received()
 
 
 _MISSING = object()
