@@ -55,6 +55,8 @@ RETIRED: dict[str, tuple[list[Any], str]] = {
     "data.configuration": ([""], PARQUET),
     "data.revision": ([""], PARQUET),
     "tokenizer.dropout": ([0.0], "begin a new run without it"),
+    "training.init_vocabulary": (["keep"], "train a new model for text or labels that the model lacks"),
+    "training.part_rates": ([{}], "freeze parts with training.freeze, or give fit an optimizer of your own"),
     "training.tensorboard": ([True, False], ""),
     "training.loggers": ([[]], "give the metrics to another place in a callback: fit(recipe, folder, callbacks=[f])"),
 }
@@ -195,24 +197,20 @@ class Reader:
             return self.part(value, rules["part"], kinds() if callable(kinds) else kinds, place)
         if is_dataclass(hint):
             return self.table(hint, value, place)  # type: ignore[arg-type]
-        several = next((each for each in options if get_origin(each) in (list, dict)), None)
-        if several is None or not isinstance(value, list | dict):
+        several = next((each for each in options if get_origin(each) is list), None)
+        if several is None or not isinstance(value, list):
             sentences = [misfit(value, each, rules) for each in options]
             if None not in sentences:
                 sentence = sentences[0]
                 example = f", such as {self._list_example(place, value)}" if get_origin(options[0]) is list else ""
                 return self._note(place, f"{sentence}{example}")
             return float(value) if hint is float else value
-        if not isinstance(value, get_origin(several)):
-            return self._note(place, f"{misfit(value, several, rules)}, such as {self._list_example(place, value)}")
         least, most = rules.get("sizes", (0, math.inf)) if several is hint else (2, 2)
         if not least <= len(value) <= most:
             bound = f"at least {least}" if len(value) < least else f"at most {most}"
             return self._note(place, f"has {count_of(len(value), 'entry', 'entries')}; it should have {bound}")
         inner = get_args(several)[-1]
         rules = {name: rule for name, rule in rules.items() if name != "sizes"}
-        if isinstance(value, dict):
-            return {name: self.value(each, inner, rules, f"{place}.{name}") for name, each in value.items()}
         return [self.value(each, inner, rules, f"{place}.{n}") for n, each in enumerate(value)]
 
     def _note(self, place: str, sentence: str) -> None:
@@ -243,7 +241,7 @@ class Reader:
 def misfit(value: Any, hint: Any, rules: Mapping[str, Any]) -> str | None:
     """What is wrong with a value that is no section and no list of the right type, as a sentence; None if nothing."""
     kind = get_origin(hint) or hint
-    expected = PLAIN.get(hint, "a section with keys" if kind is dict else "a list")
+    expected = PLAIN.get(hint, "a list")
     if kind is Literal:
         choices = [repr(choice) for choice in get_args(hint)]
         fits = any(type(value) is type(choice) and value == choice for choice in get_args(hint))
@@ -611,16 +609,7 @@ class TrainingSection(Section):
         default="", about="a run, a model's folder or a model that ships: start with its weights and vocabulary"
     )
     init_parts: list[str] = key(default=[], about='which parts of it: ["encoder"], or ["decoder.embedding"]; []: all')
-    init_vocabulary: Literal["keep", "extend"] = key(
-        default="keep", about="extend: add the pieces and labels that the corpus has and the model lacks"
-    )
     freeze: list[str] = key(default=[], about='parts that do not learn, such as ["encoder"]')
-    part_rates: dict[str, float] = key(
-        default={},
-        about="the highest learning rate of parts: { encoder = 1e-5 }; of the others it is `rate`",
-        over=0,
-        most=HIGHEST_RATE,
-    )
     updates: int = positive(default=8000, about="steps of the optimizer, at most")
     tokens: int = positive(default=4096, about="in a batch, padding counted, on the longer side")
     accumulate: int = positive(default=1, about="batches per update on each device")
