@@ -112,7 +112,7 @@ def _is_next_of_many(call: Call, step: Call) -> bool:
 
     Every layer comes here for every token: it is written for speed.
     """
-    if not call.later or call._make is None or step._make is None or step.keys != call.total + 1:
+    if not call.later or not call.is_pending or not step.is_pending or step.keys != call.total + 1:
         return False
     last, q, k, v = call.later[-1], step.q, step.k_parts[0], step.v_parts[0]
     return (
