@@ -145,17 +145,6 @@ def test_typing_translates(page: Page, server: Server) -> None:
     assert drawn(page, "drawn.length === 0") == []
 
 
-def test_length_is_drawn_with_and_without_attention(page: Page, server: Server) -> None:
-    look(page, server, view="translate", translate={"text": "", "models": MODELS[:1]})
-    page.locator(".curves canvas").first.wait_for()
-    label = " ".join(canvas.get_attribute("aria-label") or "" for canvas in page.locator(".curves canvas").all())
-    curves = page.evaluate("async () => (await (await fetch('/api/length')).json()).curves")
-    assert {curve["translator"] for curve in curves} >= {"seq2seq", "bahdanau"}
-    for curve in curves:
-        words, bleu, _ = curve["points"][0]
-        assert f"{bleu:g} at {words:g} words" in label
-
-
 def test_export(page: Page, server: Server) -> None:
     (card,) = look(page, server, "drawn.length === 1", view="translate", translate={"text": TEXT, "models": MODELS[:1]})
     table = page.evaluate("regard.table()")

@@ -47,7 +47,7 @@ def visible_keys(weights: Weights, queries: Int[Tensor, " rows"]) -> Bool[Tensor
 
 @dataclass(frozen=True)
 class Habits:
-    """Sums of the weights [heads, T_q, T_k] of one call by key and by distance (j − i + T_q − 1), and of how many rows."""
+    """Sums of the weights [heads, T_q, T_k] of one call by key and by distance, j − i + T_q − 1, and how many rows."""
 
     weights: Weights
     received: Float[Tensor, "heads k"]

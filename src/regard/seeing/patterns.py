@@ -506,7 +506,8 @@ def best_heads_table(patterns: Patterns, count: int = 3) -> Table:
 def strongest_links(seen: Seen, count: int = 12, entry: int = 0) -> list[TokenLink]:
     """The weights that stand out most from what their head does from other words, one link for each pair of tokens.
 
-    Each head and query contributes its best key. In self-attention the first token and [SEP] are left out on both sides.
+    Each head and query contributes its best key. In self-attention the first token and [SEP] are left out on both
+    sides.
     """
     links: dict[tuple[str, int, int], TokenLink] = {}
     for layer, call in enumerate(seen):

@@ -25,11 +25,12 @@ from rich.console import Console
 from rich.progress import track
 
 from ..files import write_text
+from ..seeing.patterns import row_and_column_tokens, strongest_links
 from .library import Library
 from .responses import STATIC, request, script, styles
 from .server import create_app
 from .tiles import Pool, Tile
-from .trace_view import TraceView
+from .trace_view import TraceView, opening
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -83,7 +84,9 @@ def trace_responses(trace: TraceView, size: int = SIDE, title: str = "") -> dict
 
     With a `title`, a terminal or a notebook shows how far the tiles of maps are.
     """
-    app = create_app(Library([trace]))
+    library = Library([trace])
+    library.opening = opening(trace)
+    app = create_app(library)
     try:
         with ThreadPoolExecutor(1) as thread:  # in a notebook, an event loop runs already on this thread
             responses: dict[str, Any] = thread.submit(asyncio.run, _responses(app, trace, size, title)).result()
@@ -176,6 +179,21 @@ async def _responses(app: FastAPI, trace: TraceView, size: int, title: str) -> d
     return responses
 
 
+def links_html(trace: TraceView) -> str:
+    """What stands out in a trace, as a table that needs no script."""
+    rows = []
+    for link in strongest_links(trace.seen, 7) if opening(trace) else ():
+        queries, keys = row_and_column_tokens(trace.seen, trace.seen[link.layer])
+        words = [
+            html.escape(side[at] if at < len(side) else str(at))
+            for side, at in ((queries, link.query), (keys, link.key))
+        ]
+        figures = f"<td>{link.weight:.2f}</td><td>{link.habit:.2f}</td><td>{link.layer}.{link.head}</td>"
+        rows.append(f"<tr><td>{words[0]}</td><td>→ {words[1]}</td>{figures}</tr>")
+    titles = "".join(f"<th>{title}</th>" for title in ("looks", "at", "weight", "from any word here", "layer.head"))
+    return f"<p>{html.escape(trace.title)}</p><table><tr>{titles}</tr>{''.join(rows)}</table>"
+
+
 MOST_SAVED = 1 << 21
 """Weights of a trace up to which its data is saved with the notebook."""
 
@@ -201,6 +219,14 @@ class Widget(anywidget.AnyWidget):
         self._thread = threading.Thread(target=self._loop.run_forever, name="regard-widget", daemon=True)
         self._thread.start()
         self.on_msg(self._receive)
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        """Beside the widget a table, for where no script runs: a notebook that is not trusted, or a page of one."""
+        bundle = super()._repr_mimebundle_(**options)
+        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        if data is not None:
+            data["text/html"] = links_html(self.trace)
+        return bundle
 
     def _receive(self, _: Any, message: dict[str, Any], buffers: list[Any]) -> None:
         # The id is unique to a page: a notebook may show one widget in several places, and each counts from 0.

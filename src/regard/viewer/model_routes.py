@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import tempfile
 from contextlib import contextmanager
 from functools import partial
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 model_router = APIRouter(responses=ERRORS)
 UPLOAD = {"requestBody": {"required": True, "content": BYTES}}
 """The body is the file itself, of any content type."""
-BLEU_BY_LENGTH = Path(__file__).parent / "data" / "bleu_by_length.json"
 """Written by tools/results_page.py from the runs of docs/results.md."""
 LONGEST = 2000
 """Characters of a text for an experiment, which runs the model twice and compares every weight."""
@@ -87,15 +85,6 @@ Index = Annotated[int, Field(ge=0)]
 class WhatIfRequest(ModelText):
     silence: dict[str, list[Index]] = Field(default_factory=dict, max_length=64)
     hide: list[Index] = Field(default_factory=list, max_length=64)
-
-
-@model_router.get("/length")
-async def length() -> Response:
-    """BLEU by sentence length, with and without attention (Bahdanau et al. 2015, figure 2).
-
-    `curves`, one for each translator and corpus, have points of (words in the source, BLEU, sentences).
-    """
-    return JSON(json.loads(BLEU_BY_LENGTH.read_text(encoding="utf-8")))
 
 
 @model_router.get("/samples")

@@ -59,7 +59,7 @@ test("what is not held is refused with what to do", async () => {
   const file = await source();
   assert.deepEqual(await file.get("/api/about"), { version: "1" });
   assert.deepEqual([file.holds(`${CALL}/weights`), file.holds(`${CALL}/neuron`)], [true, false]);
-  await assert.rejects(file.get("/api/length"), /does not hold that; for all of it: seen.save/);
+  await assert.rejects(file.get("/api/samples"), /does not hold that; for all of it: seen.save/);
   await assert.rejects(file.array(`${CALL}/neuron`, {}), /seen.save/);
   await assert.rejects(file.post(), /cannot run a model/);
 });

@@ -231,22 +231,6 @@ export function makeDrop(target, { label, accept, most, taken, failed }) {
   };
 }
 
-// On a phone the words beside a picture are below it, out of sight: one line of them lies over the picture's lower edge.
-
-/** A button that goes to `words`; `show(text)` says their first line, and nothing hides it. On wide pages it is not shown.
- *
- * @param {HTMLElement} words
- */
-export function answerLine(words) {
-  const button = el("button.answer", { hidden: true, onclick: () => words.scrollIntoView({ block: "start" }) });
-  const show = (text) => {
-    button.hidden = !text;
-    const line = text ? `↓ ${text}` : "";
-    if (button.textContent !== line) button.textContent = line;
-  };
-  return { button, show };
-}
-
 /** One line: a bar of `share` of the width, a head's number in its colours if there is one, the label, its place, its weight.
  *
  * With `most`, `weight` is of several heads: a second line names the strongest of them and its own weight.

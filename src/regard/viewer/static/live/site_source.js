@@ -52,7 +52,7 @@ class SiteSource {
     const summaries = [...[...this.made.values()].map((trace) => trace.summary).reverse(), ...about.traces];
     if (path === "/api/about") return { ...about, traces: summaries };
     if (path === "/api/traces") return summaries;
-    if (path === "/api/length" || path === "/api/samples") return this.fetched(`${path.slice(5)}.json`);
+    if (path === "/api/samples") return this.fetched(`${path.slice(5)}.json`);
     const file = await this.file(idOf(path));
     return path.endsWith("/neuron") ? neuronAnswer(file, path, params) : file.get(path, params);
   }

@@ -53,7 +53,7 @@ export async function exportView(shell, kind, asShown = false) {
 
 /** Keys of the state that each view reads besides the shared ones: a link to one view leaves those of the others out. */
 const OWN = {
-  heads: ["other", "heads", "pins", "mute", "mass", "shift", "toward", "at"],
+  heads: ["heads", "pins", "mute", "lines", "shift", "toward", "at"],
   model: ["sort", "pool", "head"],
   neuron: ["head", "query", "at"],
   map: ["head", "query", "pins", "map", "toward"],
@@ -190,6 +190,26 @@ function drawRamp(pen, legend, y, colors, palette) {
   write(pen, legend.to ?? "1", EDGE + BAR.width, y + 16, { textAlign: "right" });
   write(pen, legend.words ?? "", EDGE + BAR.width + 12, y, { textAlign: "left", fillStyle: colors.soft });
   return y + 2 * LINE;
+}
+
+/** The same below the view on the page. @param {Legend | null} legend @param {Palette} palette */
+export function legendLine(legend, palette) {
+  if (!legend) return [];
+  const swatch = (background) => Object.assign(el("span.swatch"), { style: `background: ${background}` });
+  const entries = (legend.entries ?? []).map(({ label, color }, at) =>
+    el("span", at ? "" : "head", swatch(color), label.replace("head ", "")),
+  );
+  const strokes = (legend.strokes ?? []).map(({ label, width, opacity }) => {
+    const line = el("span.stroke");
+    Object.assign(line.style, { height: `${width}px`, opacity: String(opacity) });
+    return el("span", line, label);
+  });
+  const colors = [0, 0.25, 0.5, 0.75, 1].map((x) => (legend.signed ? palette.signed(2 * x - 1) : palette.ramp(x)));
+  const bar = Object.assign(el("span.ramp"), { style: `background: linear-gradient(to right, ${colors.join()})` });
+  const ramp = hasRamp(legend)
+    ? [el("span", legend.from ?? "0", bar, legend.to ?? "1", legend.words ? ` ${legend.words}` : "")]
+    : [];
+  return [...entries, ...strokes, ...ramp, legend.note ? el("span", `· ${legend.note}`) : ""].filter(Boolean);
 }
 
 // What is shown, as a file: SVG, PNG, CSV.

@@ -22,7 +22,6 @@ const EXAMPLES = {
 };
 const DOES = { read: "reads", translate: "translates", generate: "continues", classify: "classifies" };
 const WRITTEN = 32; // tokens that a model writes
-const FADE = 28; // pixels at the end of the row of models that fade out
 
 /** `made(id)` is called with a new trace; `waiting` is the line of a run. `dialog` of the form has all settings. */
 export function sentenceForm(source, about, { made, fail, waiting }) {
@@ -39,9 +38,18 @@ export function sentenceForm(source, about, { made, fail, waiting }) {
     "aria-label": "Type a sentence",
     placeholder: "Type a sentence …",
     maxlength: about.limits.text,
+    autocomplete: "off",
   });
-  const submit = el("button.primary", { type: "submit" }, "Run");
-  const chips = el("div.chips", { role: "group", "aria-label": "Model" });
+  const picker = el("select", { "aria-label": "Model", onchange: () => choose(models[Number(picker.value)]) });
+  const other = el("option", { value: "", hidden: true });
+  const groups = order.map((task) =>
+    el(
+      "optgroup",
+      { label: `${DOES[task]} a text` },
+      ...models.flatMap((model, at) => (model.task === task ? [el("option", { value: at }, nameOf(model))] : [])),
+    ),
+  );
+  picker.append(other, ...groups.filter((group) => group.children.length));
   const examples = el("div.examples", { role: "group", "aria-label": "Examples" });
   const status = el("span.status", { role: "status" });
   const root = el(
@@ -53,27 +61,15 @@ export function sentenceForm(source, about, { made, fail, waiting }) {
         run(input.value);
       },
     },
-    el(
-      "div.sentence-input",
-      input,
-      submit,
-      el(
-        "button.quiet",
-        {
-          title: "Second sentence, length …",
-          "aria-label": "More settings",
-          onclick: () => dialog.open(chosen, input.value),
-        },
-        "…",
-      ),
-    ),
+    input,
+    picker,
+    el("button.primary", { type: "submit" }, "Run"),
     examples,
-    chips,
     status,
   );
   const dialog = readDialog(models, about.limits, begin);
 
-  /** `more` is what the dialog says besides: a second sentence, or how many tokens to write. */
+  /** Ends the run before, if there is one. `more` is what the dialog says: a second sentence, or how many tokens to write. */
   async function run(text, more = {}) {
     if (!text.trim()) {
       status.textContent = "Type a sentence first, or choose an example.";
@@ -82,40 +78,35 @@ export function sentenceForm(source, about, { made, fail, waiting }) {
     running?.abort();
     const control = new AbortController();
     running = control;
-    submit.disabled = true;
     status.textContent = "";
-    const seen = waiting.begin(`${shortTitle(chosen)} ${DOES[chosen.task]} “${text.trim()}”`, () => control.abort());
+    show();
+    const seen = waiting.begin(`${nameOf(chosen)} “${text.trim()}”`, () => control.abort());
     const generate = chosen.task === "generate" ? { generate: Math.min(WRITTEN, about.limits.generated) } : {};
     try {
       const body = { model: chosen.name, text, ...generate, ...more };
       const { id } = await source.post("/api/traces", body, control.signal);
-      await made(id);
+      if (running === control) await made(id);
     } catch (error) {
-      fail(error);
-      if (running === control) back(error);
+      if (running === control) {
+        fail(error);
+        back(error);
+      }
     } finally {
       waiting.end(seen);
-      if (running === control) submit.disabled = false;
     }
   }
 
-  /** The picture is still that of the model before: its button is the pressed one again. */
+  /** The picture is still that of the model before: it is the chosen one again. */
   function back(error) {
-    chosen = shown;
+    chosen = shown ?? chosen;
     show();
     if (error.name === "AbortError") status.textContent = "Cancelled: the picture is the one before.";
   }
 
-  function show() {
-    chips.replaceChildren(
-      ...models.flatMap((model, at) => {
-        const pressed = { title: model.title, "aria-pressed": String(model === chosen), onclick: () => choose(model) };
-        const first = model.task !== models[at - 1]?.task;
-        const name = first ? [el("span.chip-task.quietly", DOES[model.task])] : [];
-        return [...name, el("button.chip", pressed, shortTitle(model))];
-      }),
-    );
-    reveal();
+  function show(away = "") {
+    other.textContent = away;
+    other.hidden = !away;
+    picker.value = away ? "" : String(models.indexOf(chosen));
     const words = chosen ? (chosen.examples?.length ? chosen.examples : EXAMPLES[chosen.task]) : [];
     examples.replaceChildren(
       el("span.quietly", "Try"),
@@ -131,38 +122,30 @@ export function sentenceForm(source, about, { made, fail, waiting }) {
     chosen = model;
     show();
     if (input.value.trim()) run(input.value);
-    else status.textContent = `${shortTitle(model)} has not run yet: type a sentence, or choose an example.`;
-  }
-
-  /** The pressed model, where there are more than fit: it is scrolled to, and nothing but the row of models moves. */
-  function reveal() {
-    const [pressed, row] = [chips.querySelector("[aria-pressed=true]"), chips].map((x) => x?.getBoundingClientRect());
-    if (pressed && row && (pressed.left < row.left || pressed.right > row.right - FADE))
-      chips.scrollLeft += pressed.left - row.left - FADE;
+    else status.textContent = `${nameOf(model)}: type a sentence, or choose an example.`;
   }
 
   function begin(model, text, more = {}) {
     chosen = model;
     input.value = oneLine(text);
-    show();
     return run(text, more);
   }
 
   show();
   return Object.assign(root, {
     dialog,
-    /** The text and the model of the trace that is shown. @param {Trace | null} trace */
+    /** The text and the model of the trace that is shown; one that cannot run here is named all the same. @param {Trace | null} trace */
     follow(trace) {
       const { model: name, text } = trace?.made ?? {};
       if (text !== undefined && document.activeElement !== input) input.value = oneLine(text);
-      chosen = models.find((model) => model.name === name) ?? chosen;
-      shown = chosen;
+      shown = models.find((model) => model.name === name);
+      chosen = shown ?? chosen;
       status.textContent = "";
-      show();
+      show(trace && !shown ? `${trace.model}: this picture` : "");
     },
     /** Runs the first model for a task on the text of the box, or on an example where it is empty; null without a model. */
     sample: (task) => {
-      const model = models.find((one) => one.task === task);
+      const model = models.findLast((one) => one.task === task);
       return model ? () => begin(model, input.value.trim() || EXAMPLES[task][0]) : null;
     },
     /** The text that a run would read. */
@@ -175,6 +158,11 @@ export function sentenceForm(source, about, { made, fail, waiting }) {
 /** A field of one line joins lines without a space between them. */
 function oneLine(text) {
   return text.replace(/\s*\n\s*/g, " ");
+}
+
+/** "MiniLM reads". */
+function nameOf(model) {
+  return `${shortTitle(model)} ${DOES[model.task]}`;
 }
 
 /** "MiniLM" of "MiniLM, reads English"; "Luong (phrase book)" of "Luong on the phrase book, English to French". */

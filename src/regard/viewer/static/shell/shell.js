@@ -6,10 +6,10 @@ import { el } from "../draw/elements.js";
 import { views } from "../views/index.js";
 import { figureOf, linkOf, svgOf } from "./export.js";
 import { makeKeyboard, pageShortcuts } from "./keyboard.js";
-import { pageLayout, showBar, showTheme } from "./layout.js";
+import { pageLayout, showBar, showFoot, showTheme } from "./layout.js";
 import { makeAnnouncer, makeNotice, runStatus, watchServer } from "./messages.js";
 import { sentenceForm } from "./sentence_form.js";
-import { makeState, makeTheme, ofTrace, wordToPin } from "./state.js";
+import { keep, kept, makeState, makeTheme, ofTrace, wordToPin } from "./state.js";
 import { firstUse, makeTour } from "./tour.js";
 
 /** Draw the viewer into `root`; returns a function that ends it. `page`: the address and all keys are ours. */
@@ -20,6 +20,8 @@ export async function start(root, source, { page = false } = {}) {
   await shell.begin();
   return () => shell.close();
 }
+
+const LARGE = "regard-large";
 
 class Shell {
   /** @type {About} */
@@ -50,7 +52,7 @@ class Shell {
     this.tour = makeTour({
       root,
       state: this.state,
-      shows: (name) => !missingView(this, /** @type {View} */ (viewOf(name))),
+      source,
       ready: async () => {
         await this.mounting;
         return this.trace;
@@ -69,12 +71,13 @@ class Shell {
       this.about = { version: "", models: [], traces: [], coming: 0, views: [], opening: {}, limits: {} };
       this.fail(error);
     }
+    this.restoreSize();
     this.sentence = sentenceForm(this.source, this.about, {
       made: (id) => this.added(id),
       fail: (error) => this.fail(error),
       waiting: this.runs,
     });
-    this.parts.bar.before(this.sentence);
+    this.parts.form.replaceWith(this.sentence);
     this.reading = this.sentence.dialog;
     this.root.append(this.reading.root);
     this.listTraces();
@@ -85,7 +88,7 @@ class Shell {
       this.state.set({ view: this.first, ...this.about.opening }); // which may name another view
     } else this.mounting = this.mount();
     await this.mounting;
-    if (this.welcome) this.tour.offer(this.sentence);
+    if (this.welcome) this.tour.offer();
   }
 
   /** The view that is open. */
@@ -151,6 +154,7 @@ class Shell {
     else {
       showBar(this);
       this.view?.update(now);
+      showFoot(this);
     }
   }
 
@@ -189,6 +193,7 @@ class Shell {
     if (missing) this.parts.stage.replaceChildren(missing);
     else {
       this.view = known.mount(this.parts.stage, viewContext(this));
+      showFoot(this);
       if (this.view.keys) this.forgetKeys = this.keyboard.add(known.title, this.view.keys);
     }
     const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -203,6 +208,10 @@ class Shell {
     const key = `${id}/${entry}`;
     if (this.loaded?.key !== key) this.loaded = { key, trace: await fetchTrace(this.source, id, entry) };
     return this.loaded.trace;
+  }
+
+  missing(view) {
+    return missingView(this, view);
   }
 
   listed(id) {
@@ -225,7 +234,19 @@ class Shell {
 
   /** Everything larger, for the back of a lecture hall; again, as before. */
   present() {
-    this.root.classList.toggle("large");
+    keep(LARGE, String(this.root.classList.toggle("large")));
+    this.restyle();
+  }
+
+  restoreSize() {
+    this.root.classList.toggle("large", this.page && kept(LARGE) === "true");
+    showTheme(this);
+  }
+
+  /** Show everything that can be set, or fold it away. */
+  unfold(on) {
+    this.root.classList.toggle("unfolded", on);
+    this.parts.settings.setAttribute("aria-expanded", String(on));
     this.view?.update(this.state.get());
   }
 
@@ -233,6 +254,7 @@ class Shell {
     this.server?.close();
     this.runs.close();
     this.generation += 1;
+    this.tour.stop();
     this.view?.destroy();
     this.stop();
     this.state.close();
@@ -265,6 +287,8 @@ function viewContext(shell) {
     },
     headViews: views.filter((view) => view.showsHead),
     announce: shell.announce,
+    pick: (id) => shell.pick(id),
+    drew: () => shell.view && showFoot(shell),
     read: shell.reading.possible ? () => shell.reading.open() : null,
     open: (id) => shell.added(id),
     sample: (task) => shell.sentence.sample(task),

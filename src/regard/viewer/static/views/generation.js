@@ -115,7 +115,7 @@ class Generation {
     );
     this.answerChoice = new AnswerChoice(context, () => this.update(this.context.state.get()));
     root.append(
-      el("div.controls", this.callBox, this.buttons, this.sink, this.answerChoice.root, this.buttons.every),
+      el("div.controls.folds", this.callBox, this.buttons, this.sink, this.answerChoice.root, this.buttons.every),
       el("div.split", reading, this.aside),
     );
     this.update(context.state.get());
@@ -467,6 +467,9 @@ function promptShare(view, weights) {
 
 /** What stands where the model wrote nothing. */
 function emptyGeneration(root, context) {
+  const writers = new Set(context.about.models.filter(({ task }) => task === "generate").map(({ name }) => name));
+  const finished = !writers.has(context.trace.model) && context.about.traces.find(({ model }) => writers.has(model));
+  if (finished) queueMicrotask(() => context.pick(finished.id)); // one that is written already says more than none
   const words =
     "Nothing was written in this trace: the model read its text in one pass. This view needs a model that writes.";
   const run = context.sample("generate");

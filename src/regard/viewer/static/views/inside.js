@@ -19,7 +19,7 @@ export const inside = {
   },
 };
 
-const TEXT = "My lord, the night is";
+const TEXTS = { generate: "My lord, the night is", translate: "My sister has a small black dog." };
 const PACE = 2200; // milliseconds a step while playing
 const FADE = 300; // milliseconds in which a step appears
 
@@ -88,16 +88,16 @@ class Inside {
   /** This view's part of the state: {model, text, layer, head, step}. */
   get settings() {
     const given = this.context.state.get().inside ?? {};
-    const model =
-      this.models.find((one) => one.name === given.model) ??
-      this.models.find((one) => one.task === "generate") ??
-      this.models[0];
+    // Words say more than letters; a site has prepared the letters.
+    const task = this.input.readOnly ? "generate" : "translate";
+    const named = this.models.find((one) => one.name === given.model);
+    const model = named ?? this.models.find((one) => one.task === task) ?? this.models[0];
     return {
       model,
-      text: typeof given.text === "string" && given.text.trim() ? given.text : TEXT,
+      text: typeof given.text === "string" && given.text.trim() ? given.text : (TEXTS[model.task] ?? TEXTS.generate),
       layer: Math.trunc(bounded(given.layer, 0, model.layers - 1)),
       head: Math.trunc(bounded(given.head, 0, 64)),
-      step: Math.trunc(bounded(given.step, 0, Infinity)),
+      step: given.step == null ? null : Math.trunc(bounded(given.step, 0, Infinity)),
     };
   }
 
@@ -106,7 +106,8 @@ class Inside {
   }
 
   get step() {
-    return Math.min(this.settings.step, (this.answer?.steps.length ?? 1) - 1);
+    const { steps } = this.answer ?? { steps: [{ product: true }] };
+    return Math.min(this.settings.step ?? steps.findIndex(({ product }) => product), steps.length - 1); // at first Q Kᵀ
   }
 
   go(step) {
@@ -457,7 +458,25 @@ function cellReading(view) {
     box.role === "right"
       ? `number ${row}, ${token(column)}`
       : `${token(row)}, ${square ? token(column) : `number ${column}`}`;
-  const sum =
-    box.role === "result" ? `: the sum of ${view.sizes[view.answer.steps[view.step].product[0]][1]} products` : "";
-  return `${box.name} of ${where} = ${value === null ? "masked" : value >= 0 ? exact(value) : `−${exact(-value)}`}${sum}`;
+  const said = value === null ? "masked" : signed(value);
+  return `${box.name} of ${where} = ${said}${arithmetic(view.answer, view.answer.steps[view.step], view.hover)}`;
+}
+
+const signed = (x) => (x >= 0 ? exact(x) : `−${exact(-x)}`);
+const TERMS = 3; // products that are written out
+
+/** How a number comes about: its largest products, or its exponential over the sum of its row's. */
+function arithmetic({ matrices }, { product, shows }, { box, row, column }) {
+  if (box.role === "result") {
+    const [left, right] = product.map((name) => matrices[name]);
+    const terms = left[row]
+      .map((x, k) => [x, right[k][column]])
+      .sort((a, b) => Math.abs(b[0] * b[1]) - Math.abs(a[0] * a[1]));
+    const some = terms.slice(0, TERMS).map(([a, b]) => `${signed(a)} · ${signed(b)}`);
+    return `: the sum of ${terms.length} products, ${some.join(" + ")} + …`;
+  }
+  if (box.name !== "W" || !shows) return "";
+  const scores = matrices[shows[0]][row];
+  const sum = scores.reduce((total, x) => total + (x === null ? 0 : Math.exp(x)), 0);
+  return scores[column] === null ? ": masked" : `: e^${signed(scores[column])} / ${signed(sum)}, the sum of its row`;
 }

@@ -4,19 +4,7 @@ import { levelAt, Tiles, wordSource } from "../data/tiles.js";
 import { callOf, callPath, chosenQuery, fileParts, labelAt, layerTitle, sideOf } from "../data/tokens.js";
 import { clipped, inks, makeBoard, onPaper, painter, place, write } from "../draw/canvas.js";
 import { least, marks, SHADES, shader } from "../draw/colors.js";
-import {
-  answerLine,
-  callChoice,
-  choice,
-  count,
-  el,
-  exact,
-  headChoice,
-  number,
-  refill,
-  segments,
-  tick,
-} from "../draw/elements.js";
+import { callChoice, choice, count, el, exact, headChoice, number, refill, segments, tick } from "../draw/elements.js";
 import { AnswerChoice } from "./answer_choice.js";
 import { MapCamera, MapPanel } from "./one_head_map.js";
 
@@ -27,23 +15,8 @@ export const map = {
   hint: "Every weight of a head: zoom from all of it down to single tokens",
   needs: "trace",
   showsHead: true,
-  tour: {
-    title: "Two layers side by side",
-    text: "A square is one weight: the darker, the larger. Compare sets a second layer beside the first, and the page now goes through the layers. Zoom with the wheel, + and −.",
-    act: compareLayers,
-  },
   mount: (root, context) => new MapView(root, context),
 };
-
-/** What the tour does here: later layers beside the first. @param {TourStage} stage */
-async function compareLayers({ state, trace: { calls }, pause }) {
-  state.set({ call: calls[0].id, head: 0, map: {} });
-  for (const share of [0.5, 1]) {
-    await pause(1300);
-    const { id } = calls[Math.floor(share * (calls.length - 1))];
-    state.set({ map: { other: { call: id, head: 0 } } });
-  }
-}
 
 /** @typedef {{trace: Trace, call: Call, head: number, entry: number}} Target what a map shows */
 
@@ -73,8 +46,8 @@ class MapView {
     );
     this.answerChoice = new AnswerChoice(context, () => this.update());
     root.replaceChildren(
-      el("div.controls.map-controls", this.controls.root, this.answerChoice.root),
-      el("div.split", ...this.columns, this.aside.answer.button, this.aside.root),
+      el("div.controls.folds.map-controls", this.controls.root, this.answerChoice.root),
+      el("div.split", ...this.columns, this.aside.root),
     );
     this.keys = mapKeys(this);
     this.update();
@@ -87,7 +60,18 @@ class MapView {
     const given = this.context.state.get().map ?? {};
     const other = given.other && typeof given.other === "object" ? given.other : null;
     const known = (value, names, usual) => (Object.hasOwn(names, value) ? value : usual);
-    return { ...given, other, pool: known(given.pool, POOLS, "max"), shade: known(given.shade, SHADES, "log") };
+    return {
+      ...given,
+      other,
+      pool: known(given.pool, POOLS, "max"),
+      shade: known(given.shade, SHADES, this.usualShade),
+    };
+  }
+
+  /** As everywhere else the root, where single weights can be seen; of longer texts most are too small for it. */
+  get usualShade() {
+    const { queries, keys } = callOf(this.context.trace, this.context.state.get());
+    return Math.max(queries, keys) < 64 ? "root" : "log";
   }
 
   set(patch) {
@@ -316,6 +300,10 @@ class MapView {
     });
   }
 
+  sentence() {
+    return this.aside.said;
+  }
+
   legend() {
     const { shade } = this.settings;
     const peak = this.contributions(0)?.peak;
@@ -519,7 +507,7 @@ class MapAside {
       overview,
       help,
     );
-    this.answer = answerLine(this.root);
+    this.said = "";
     this.legend = makeBoard(legend, { role: "img", "aria-label": "From no weight to all of it" }, (pen, width) =>
       this.drawLegend(pen, width),
     );
@@ -566,7 +554,7 @@ class MapAside {
     const found = cross ? panels.map((panel) => panel.read(cross)) : [];
     const first = found.find(Boolean);
     const { queries, keys } = panels[0].call;
-    this.answer.show("");
+    this.said = "";
     if (!first)
       return [
         el("h2", `${count(queries)} × ${count(keys)}`),
@@ -585,7 +573,7 @@ class MapAside {
       text ? el("p.map-value", { title: titles[at] }, text) : "",
     ]);
     const { query, key } = panels[0].sides;
-    this.answer.show(`${query[first.row]} → ${key[first.column]}: ${numbers.filter(Boolean).join(" and ")}`);
+    this.said = `${query[first.row]} → ${key[first.column]}: ${numbers.filter(Boolean).join(" and ")}`;
     return [
       ...values,
       el("p.quietly", what),

@@ -14,7 +14,7 @@ import {
 } from "../data/tokens.js";
 import { context2d, inks, onPaper, shortened } from "../draw/canvas.js";
 import { colored } from "../draw/colors.js";
-import { answerLine, choice, counted, el, number, segments, table } from "../draw/elements.js";
+import { choice, counted, el, number, segments, table } from "../draw/elements.js";
 
 /** Statistics and patterns of the traces that were looked at: they take a while to compute. */
 const known = new WeakMap();
@@ -26,22 +26,8 @@ export const model = {
   hint: "Every head of every layer: choose one to see it large",
   needs: "trace",
   tokensOnly: true,
-  tour: {
-    title: "All heads at once",
-    text: "Every head of every layer as a small map, with what it does below. The page now opens one after another; click any to see it large.",
-    act: openHeads,
-  },
   mount: (root, context) => new Model(root, context),
 };
-
-/** What the tour does here: a head of the first, the middle and the last layer. @param {TourStage} stage */
-async function openHeads({ state, trace: { calls }, pause }) {
-  for (const share of [0, 0.5, 1]) {
-    const { id, heads } = calls[Math.floor(share * (calls.length - 1))];
-    state.set({ call: id, head: Math.floor(share * (heads - 1)) });
-    await pause(1300);
-  }
-}
 
 class Model {
   /** @type {State} */
@@ -65,8 +51,8 @@ class Model {
     this.grid.addEventListener("keydown", (event) => this.rove(event));
     this.details = new HeadDetails(context, (cell, view) => this.go(cell, view));
     root.append(
-      el("div.controls", this.sortBox, el("span.field", el("span", "Cells show the"), this.pools)),
-      el("div.split", el("div.drawing.plain", this.note, this.grid), this.details.answer.button, this.details.root),
+      el("div.controls.folds", this.sortBox, el("span.field", el("span", "Cells show the"), this.pools)),
+      el("div.split", el("div.drawing.plain", this.note, this.grid), this.details.root),
     );
     for (const cell of this.cells) {
       cell.canvas = el("canvas", { width: SMALL_MAP_SIDE, height: SMALL_MAP_SIDE, "aria-hidden": "true" });
@@ -259,6 +245,10 @@ class Model {
     return modelPicture(this.order, rows, this.grid);
   }
 
+  sentence() {
+    return this.details.said;
+  }
+
   legend() {
     return { to: "largest", words: "each map from 0 to its own largest weight (square-root scale)" };
   }
@@ -370,7 +360,7 @@ class HeadDetails {
     this.context = context;
     this.go = go;
     this.root = el("aside.aside", { "aria-label": "The chosen head" });
-    this.answer = answerLine(this.root);
+    this.said = "";
     this.bigCanvas = el("canvas.big", { role: "img" });
     this.scale = el("p.quietly.small");
     this.chosen = el("p.finding", { hidden: true }); // where the word looks that was chosen in Heads
@@ -433,7 +423,7 @@ class HeadDetails {
     this.close();
     this.tiles = null;
     this.shown = null;
-    this.answer.show("");
+    this.said = "";
     this.root.replaceChildren(
       el("h2", this.context.trace.model || "Model"),
       el("p", `${counted(this.context.trace.calls.length, "layer")}, ${counted(heads, "head")}.`),
@@ -460,7 +450,7 @@ class HeadDetails {
       return row(name, [number(score), least(name), chance], cell.labels.includes(name), patternMeaning(name));
     });
     const findings = cell.badges.slice(0, 3).map(({ label }) => patternSentence(label, cell.scores?.[label]));
-    this.answer.show(`Head ${cell.name}${findings.length ? ` ${findings[0]}` : ", large"}`);
+    this.said = `Head ${cell.name}${findings.length ? ` ${findings[0]}` : ", large"}`;
     const parts = [
       el("h2", `Head ${cell.name}`, ...cell.badges.map(badge)),
       ...findings.map((finding) => el("p.finding", `This head ${finding}.`)),
