@@ -178,7 +178,6 @@ def _pooling(generator: torch.Generator) -> dict[str, Any]:
                 "window": dict(zip(names, window, strict=True)),
                 "edges": [rows, columns],
                 "max": [part.max().item() for line in parts for part in line],
-                "mean": [part.mean().item() for line in parts for part in line],
             }
         )
     return {"matrix": matrix.tolist(), "cases": cases}

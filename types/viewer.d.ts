@@ -128,8 +128,6 @@ declare global {
   /** What a picture's colours mean: one colour for each entry, or a ramp from one number to another, or both. */
   interface Legend {
     entries?: { label: string; color: string }[];
-    /** Lines as strong as some weights. */
-    strokes?: { label: string; width: number; opacity: number }[];
     from?: string;
     to?: string;
     /** What the ramp means. */
@@ -162,16 +160,12 @@ declare global {
     announce(text: string): void;
     /** The view has drawn anew: what stands below it is brought up to date. */
     drew(): void;
-    /** Open the dialog for another text; null where no model can read one. */
-    read: (() => void) | null;
     /** Look at another trace. */
     pick(trace: string): void;
     /** Look at a trace that the server has just made. */
     open(trace: string): void;
     /** Let the first model for a task run on the text of the box, or on an example where it is empty; null without a model. */
     sample(task: ModelAbout["task"]): (() => void) | null;
-    /** The text of the box at the top. */
-    text(): string;
     fail(error: Error): void;
   }
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from regard.viewer.answer_contributions import ContributionRun
     from regard.viewer.server import Server
 
+SETTINGS = True  # unfolded
+
 
 @pytest.fixture(scope="module")
 def writers() -> Library:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 READY = "drawn.rows.length && drawn.q"
 SAID = "(words) => document.querySelector('[aria-live]').textContent.includes(words)"
 
+SETTINGS = True  # unfolded
+
 
 def test_how_a_weight_comes_about(page: Page, server: Server, library: Library, minilm: Seen) -> None:
     trace = next(iter(library.traces))

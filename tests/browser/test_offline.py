@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 import torch
 
-from tests.support.browser_page import drawn
+from tests.support.browser_page import drawn, open_view
 from tests.support.viewer_client import seen_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def test_from_disk_with_the_network_blocked(page: Page, file: Path, minilm: Seen
     assert len(drawing["links"]) == int((w[:, 3] >= 1 / 255).sum())
     page.keyboard.press("w")
     drawn(page, "drawn.level === 'word' && drawn.links.length")
-    page.get_by_role("tab", name="Model").click()
+    open_view(page, "Model")
     ready = "drawn.thumbs && drawn.cells[0].scores && 'entropy' in drawn.cells[0].values"
     cells = drawn(page, ready)["cells"]
     assert [cell["labels"] for cell in cells][2][0] == "previous"
@@ -99,7 +99,7 @@ def test_a_long_text_opens_as_a_map(page: Page, tmp_path: Path) -> None:
     assert box
     assert legend
     assert box["y"] + box["height"] <= legend["y"]  # one does not cover the other
-    page.get_by_role("tab", name="Heads").click()
+    open_view(page, "Heads")
     said = page.locator(".stage .empty")
     said.wait_for()
     assert "larger size" in said.inner_text()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from regard.decoding import load_model_and_tokenizers, translate
-from tests.support.browser_page import drawn, link, look, settle
+from tests.support.browser_page import drawn, link, look, open_view, settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,9 +50,9 @@ def test_a_result_outlives_a_visit_to_another_tab(page: Page, server: Server) ->
     page.route("**/api/translate", lambda route: posts.append(route))
     page.goto(link(server, view="translate", translate={"text": TEXT, "models": MODELS[:1]}))
     page.locator(".translation.coming", has_text="Translating").wait_for()
-    page.get_by_role("tab", name="Look-up").click()
+    open_view(page, "Look-up")
     page.locator("[data-view=lookup]").wait_for()
-    page.get_by_role("tab", name="Translate").click()
+    open_view(page, "Translate")
     page.locator(".translation.coming", has_text="Translating").wait_for()
     posts[0].continue_()
     drawn(page, "drawn.length === 1")

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import anywidget
 import traitlets
@@ -29,7 +29,7 @@ from ..seeing.patterns import row_and_column_tokens, strongest_links
 from .library import Library
 from .responses import STATIC, request, script, styles
 from .server import create_app
-from .tiles import Pool, Tile
+from .tiles import Tile
 from .trace_view import TraceView, opening
 
 if TYPE_CHECKING:
@@ -161,8 +161,7 @@ async def _responses(app: FastAPI, trace: TraceView, size: int, title: str) -> d
             await store(f"{root}?entry={entry}")
         for path in ("stats", "patterns"):
             await store(f"{root}/{path}?entry={entry}")
-        for pool in ("max", "mean"):
-            await store(f"{root}/thumbs?entry={entry}&pool={pool}&size={SMALL}")
+        await store(f"{root}/thumbs?entry={entry}&pool=max&size={SMALL}")
         for at, call in enumerate(trace.seen):
             if max(call.shape[-2:]) <= size:
                 await store(f"{root}/calls/{at}/weights?entry={entry}", "&type=float16")
@@ -171,9 +170,9 @@ async def _responses(app: FastAPI, trace: TraceView, size: int, title: str) -> d
     console = Console(stderr=True)
     hidden = not (title and large and (console.is_terminal or console.is_jupyter))
     for entry, at, head in track(large, title, console=console, transient=True, disable=hidden):
-        for tile, pool in product(_tiles(trace.seen[at].shape, size), get_args(Pool)):
+        for tile in _tiles(trace.seen[at].shape, size):
             # Sorted by name, as in the keys of the page (keyOf in data/sources.js).
-            parameters = sorted({**asdict(tile), "entry": entry, "head": head, "pool": pool}.items())
+            parameters = sorted({**asdict(tile), "entry": entry, "head": head, "pool": "max"}.items())
             query = "&".join(f"{name}={value}" for name, value in parameters)
             await store(f"{root}/calls/{at}/tile?{query}", "&type=float16")
     return responses

@@ -16,9 +16,8 @@ const side = { labels: ["a", "b", "c"], special: [true, false, false] };
 const links = {
   from: () => ({ keys: [0, 1, 2], weights: [0.6, 0.3, 0.1] }),
   to: () => Float32Array.from([0.5, 0.25, 0.0001]),
-  total: () => 1,
 };
-const scene = { active: [0], links, muted: new Set(), mass: 1, querySide: side, keySide: side };
+const scene = { active: [0], links, muted: new Set(), querySide: side, keySide: side };
 
 test("muted keys are left out, and the rest are drawn as their weights", () => {
   const left = muted(side, ["first"]);

@@ -195,12 +195,6 @@ export class Links {
     return this.ofHeads;
   }
 
-  /** All the weight of a row that `from` gave; where only its strongest are known, it is 1 nevertheless. */
-  total({ weights }) {
-    const size = this.rows.signed ? Math.abs : (weight) => weight;
-    return this.rows.dense || !weights[0] ? weights.reduce((sum, weight) => sum + size(weight), 0) : 1;
-  }
-
   /** To one label, by every head: weights [heads × labels of the queries], or null while it is fetched.
    *
    * Of a long text only the queries in view are asked, and a key below their strongest counts as 0: the weight of a row

@@ -114,12 +114,6 @@ export function headsOn(call, { heads }) {
   return Array.isArray(heads) ? all.filter((head) => heads.includes(head)) : all;
 }
 
-/** Whether the first token is left out. */
-export function sinkTick(changed) {
-  const why = "Leave the first token out: much weight often rests on it for want of a better place (m)";
-  return tick("Hide first token", false, changed, why);
-}
-
 /** `changed(list)` with the heads that are on, or null for all of them; `every` is a button for all, while some are off. */
 export function headButtons(changed) {
   const group = el("div.heads", { role: "group", "aria-label": "Heads" });

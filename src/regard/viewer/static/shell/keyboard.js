@@ -91,7 +91,6 @@ export function pageShortcuts(shell) {
     },
     { key: "t", text: "light, dark, or as the system", run: () => shell.theme.next() },
     { key: "o", text: "settings", run: () => shell.unfold(!shell.root.classList.contains("unfolded")) },
-    { key: "r", text: "another text", run: () => shell.reading.open() },
     { key: "/", text: "type a sentence", run: () => shell.sentence.focus() },
     { key: "e", text: "share", run: () => shell.parts.shareMenu.open() },
     { key: "b", text: "large type, for a lecture hall", run: () => shell.present() },

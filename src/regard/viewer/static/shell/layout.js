@@ -19,7 +19,6 @@ export function pageLayout(shell) {
     ...linkItems(shell),
     ["Picture as PNG", () => exportView(shell, "png")],
     ["Picture as SVG", () => exportView(shell, "svg")],
-    ["PNG in the page’s colours", () => exportView(shell, "png", true)],
     ["Numbers as CSV", () => exportView(shell, "csv")],
   ]);
   const help = { "aria-label": "Keyboard shortcuts and terms", title: "Keyboard shortcuts and terms (?)" };
@@ -37,14 +36,9 @@ export function pageLayout(shell) {
   );
   const entryBox = el("span");
   const largeButton = el("button", { title: "For the back of a lecture hall (b)", onclick: () => shell.present() });
-  const tourButton = el("button", { onclick: () => shell.tour.start() }, "Tour");
+  const tourButton = el("button", { onclick: () => [shell.unfold(false), shell.tour.start()] }, "Tour");
   const bar = el("div.bar", el("label.field", el("span", "Trace"), picker), entryBox, levels);
-  const longer = el(
-    "button",
-    { title: "A page, or two sentences (r)", onclick: () => shell.reading.open() },
-    "Longer text …",
-  );
-  bar.append(longer, themeButton, largeButton, tourButton);
+  bar.append(themeButton, largeButton, tourButton);
   const form = el("div.form-place");
   const alert = el("div.alert", { role: "alert", hidden: true });
   const stage = el("div.stage", { role: "region", id: "regard-view", tabIndex: -1 });
@@ -66,6 +60,8 @@ export function pageLayout(shell) {
   };
 }
 
+const LOCAL = new Set(["127.0.0.1", "localhost", "[::1]"]);
+
 /** Links to what is shown. A server asks for its token: the link without it opens where the token is known already. */
 function linkItems(shell) {
   if (!shell.page || shell.source.holds) return [["Copy a link to this", () => copyLink(shell)]];
@@ -73,7 +69,9 @@ function linkItems(shell) {
     [
       "Copy link for others (with the token)",
       () => copyLink(shell, true),
-      "Opens in any browser. Whoever has it can use this server.",
+      LOCAL.has(location.hostname)
+        ? "Opens in browsers of this computer only, while this server runs."
+        : "Opens wherever this server is reached. Whoever has it can use this server.",
     ],
     [
       "Copy link for this browser",
@@ -113,7 +111,7 @@ export function showBar(shell) {
   parts.levels.show(shell.level);
   parts.picker.value = shell.traceId() ?? "";
   showEntries(shell);
-  parts.row.hidden = known.needs !== "trace" || !shell.reading.possible;
+  parts.row.hidden = known.needs !== "trace" || !shell.sentence.possible;
   parts.proof.show(known.needs === "trace" ? shell.trace : null, shell.state.get().call);
   document.title = `${known.title} – regard`;
   showFoot(shell);

@@ -1,5 +1,5 @@
 // "Type a sentence": always on the page. A model reads it while its attention is watched, and the new trace is shown.
-import { choice, el } from "../draw/elements.js";
+import { el } from "../draw/elements.js";
 
 /** Tasks of models that can be watched, and what one may try with them. */
 const EXAMPLES = {
@@ -23,7 +23,7 @@ const EXAMPLES = {
 const DOES = { read: "reads", translate: "translates", generate: "continues", classify: "classifies" };
 const WRITTEN = 32; // tokens that a model writes
 
-/** `made(id)` is called with a new trace; `waiting` is the line of a run. `dialog` of the form has all settings. */
+/** `made(id)` is called with a new trace; `waiting` is the line of a run. `more` of the form are its settings. */
 export function sentenceForm(source, about, { made, fail, waiting }) {
   const order = Object.keys(EXAMPLES);
   const models = about.models
@@ -67,10 +67,13 @@ export function sentenceForm(source, about, { made, fail, waiting }) {
     examples,
     status,
   );
-  const dialog = readDialog(models, about.limits, begin);
+  const second = el("input", { type: "text" });
+  const count = el("input", { type: "number", min: 0, max: about.limits.generated, value: WRITTEN });
+  const pair = el("label.field", el("span", "Second sentence"), second);
+  const length = el("label.field", el("span", "Tokens to write"), count);
 
-  /** Ends the run before, if there is one. `more` is what the dialog says: a second sentence, or how many tokens to write. */
-  async function run(text, more = {}) {
+  /** Ends the run before, if there is one. */
+  async function run(text) {
     if (!text.trim()) {
       status.textContent = "Type a sentence first, or choose an example.";
       return input.focus();
@@ -81,9 +84,10 @@ export function sentenceForm(source, about, { made, fail, waiting }) {
     status.textContent = "";
     show();
     const seen = waiting.begin(`${nameOf(chosen)} “${text.trim()}”`, () => control.abort());
-    const generate = chosen.task === "generate" ? { generate: Math.min(WRITTEN, about.limits.generated) } : {};
+    const generate = chosen.task === "generate" ? { generate: Number(count.value) } : {};
+    const other = chosen.task === "read" && second.value.trim() ? { second: second.value } : {};
     try {
-      const body = { model: chosen.name, text, ...generate, ...more };
+      const body = { model: chosen.name, text, ...generate, ...other };
       const { id } = await source.post("/api/traces", body, control.signal);
       if (running === control) await made(id);
     } catch (error) {
@@ -104,6 +108,8 @@ export function sentenceForm(source, about, { made, fail, waiting }) {
   }
 
   function show(away = "") {
+    pair.hidden = chosen?.task !== "read";
+    length.hidden = chosen?.task !== "generate";
     other.textContent = away;
     other.hidden = !away;
     picker.value = away ? "" : String(models.indexOf(chosen));
@@ -125,19 +131,22 @@ export function sentenceForm(source, about, { made, fail, waiting }) {
     else status.textContent = `${nameOf(model)}: type a sentence, or choose an example.`;
   }
 
-  function begin(model, text, more = {}) {
+  function begin(model, text) {
     chosen = model;
     input.value = oneLine(text);
-    return run(text, more);
+    return run(text);
   }
 
   show();
   return Object.assign(root, {
-    dialog,
+    /** What may be said besides: a second sentence, or how many tokens to write. */
+    more: [pair, length],
+    possible: models.length > 0,
     /** The text and the model of the trace that is shown; one that cannot run here is named all the same. @param {Trace | null} trace */
     follow(trace) {
       const { model: name, text } = trace?.made ?? {};
       if (text !== undefined && document.activeElement !== input) input.value = oneLine(text);
+      second.value = trace?.made?.second ?? "";
       shown = models.find((model) => model.name === name);
       chosen = shown ?? chosen;
       status.textContent = "";
@@ -148,8 +157,6 @@ export function sentenceForm(source, about, { made, fail, waiting }) {
       const model = models.findLast((one) => one.task === task);
       return model ? () => begin(model, input.value.trim() || EXAMPLES[task][0]) : null;
     },
-    /** The text that a run would read. */
-    text: () => input.value.trim(),
     knows: (name) => models.some((model) => model.name === name),
     focus: () => input.focus(),
   });
@@ -168,67 +175,4 @@ function nameOf(model) {
 /** "MiniLM" of "MiniLM, reads English"; "Luong (phrase book)" of "Luong on the phrase book, English to French". */
 function shortTitle(model) {
   return (model.title ?? model.name).split(",")[0].replace(/ on the (phrase book)$/, " ($1)");
-}
-
-/** A dialog that runs a model with all settings: `run(model, text, more)`. `possible` is whether there is one. */
-function readDialog(models, limits, run) {
-  let chosen = models[0];
-  const text = el("textarea", {
-    rows: 4,
-    "aria-label": "Text",
-    placeholder: "A sentence or a page",
-    required: true,
-    autofocus: true,
-    onkeydown: (event) => {
-      if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
-      event.preventDefault();
-      form.requestSubmit();
-    },
-  });
-  const second = el("input", { type: "text", placeholder: "only for models that read pairs" });
-  const tokens = el("input", { type: "number", min: 0, max: limits.generated, value: "24" });
-  const generate = el("label.field", el("span", "Tokens to write"), tokens);
-  const pair = el("label.field.wide", el("span", "Second sentence"), second);
-  const picker = el("span");
-  const show = (model) => {
-    chosen = model;
-    generate.hidden = model.task !== "generate";
-    pair.hidden = model.task !== "read";
-  };
-  const submit = () =>
-    run(chosen, text.value, {
-      ...(pair.hidden || !second.value.trim() ? {} : { second: second.value }),
-      ...(generate.hidden ? {} : { generate: Number(tokens.value) }),
-    });
-  const form = el(
-    "form",
-    { method: "dialog", onsubmit: submit },
-    el("h2", "Another text"),
-    picker,
-    text,
-    pair,
-    generate,
-    el(
-      "div.buttons",
-      el("button.primary", { type: "submit" }, "Run"),
-      el("button", { onclick: () => root.close() }, "Cancel"),
-      el("span.quietly", "Ctrl+Enter runs it"),
-    ),
-  );
-  const root = el("dialog.reading", { "aria-label": "Another text" }, form);
-  return {
-    root,
-    possible: models.length > 0,
-    /** `sentence` is the text to begin with. */
-    open(model = chosen, sentence = text.value) {
-      if (!models.length) return;
-      const names = models.map((one) => [one.name, one.title ?? one.name]);
-      picker.replaceChildren(
-        choice("Model", names, model.name, (name) => show(models.find((one) => one.name === name))),
-      );
-      show(model);
-      text.value = sentence;
-      root.showModal();
-    },
-  };
 }

@@ -21,7 +21,7 @@ export async function start(root, source, { page = false } = {}) {
   return () => shell.close();
 }
 
-const LARGE = "regard-large";
+const [LARGE, UNFOLDED] = ["regard-large", "regard-settings"]; // what a browser keeps
 
 class Shell {
   /** @type {About} */
@@ -30,8 +30,6 @@ class Shell {
   trace;
   /** @type {MountedView | null} */
   view;
-  /** @type {ReturnType<typeof sentenceForm>["dialog"]} */
-  reading;
   /** @type {ReturnType<typeof sentenceForm>} */
   sentence;
 
@@ -78,8 +76,7 @@ class Shell {
       waiting: this.runs,
     });
     this.parts.form.replaceWith(this.sentence);
-    this.reading = this.sentence.dialog;
-    this.root.append(this.reading.root);
+    this.parts.bar.append(...this.sentence.more);
     this.listTraces();
     if (this.page && !this.source.holds) this.server = this.watch();
     if (await readLinkedText(this)) return;
@@ -105,7 +102,6 @@ class Shell {
   listTraces() {
     const options = this.about.traces.map((trace) => el("option", { value: trace.id }, trace.title));
     if (!options.length) options.push(el("option", { value: "" }, "none yet"));
-    if (this.reading.possible) options.push(el("option", { value: "+" }, "Another text …"));
     this.parts.picker.replaceChildren(...options);
     this.parts.picker.value = this.traceId() ?? "";
   }
@@ -115,10 +111,7 @@ class Shell {
   }
 
   pick(id) {
-    if (id === "+") {
-      this.parts.picker.value = this.traceId() ?? "";
-      this.reading.open();
-    } else this.state.set(ofTrace(id));
+    this.state.set(ofTrace(id));
   }
 
   /** Traces of other tabs, and those that a server which has just begun is still making, join the list as they come. */
@@ -240,12 +233,14 @@ class Shell {
 
   restoreSize() {
     this.root.classList.toggle("large", this.page && kept(LARGE) === "true");
+    if (this.page && kept(UNFOLDED) === "true") this.unfold(true);
     showTheme(this);
   }
 
   /** Show everything that can be set, or fold it away. */
   unfold(on) {
     this.root.classList.toggle("unfolded", on);
+    if (this.page) keep(UNFOLDED, String(on));
     this.parts.settings.setAttribute("aria-expanded", String(on));
     this.view?.update(this.state.get());
   }
@@ -289,10 +284,8 @@ function viewContext(shell) {
     announce: shell.announce,
     pick: (id) => shell.pick(id),
     drew: () => shell.view && showFoot(shell),
-    read: shell.reading.possible ? () => shell.reading.open() : null,
     open: (id) => shell.added(id),
     sample: (task) => shell.sentence.sample(task),
-    text: () => shell.sentence.text(),
     fail: (error) => shell.fail(error),
   };
 }
@@ -348,7 +341,7 @@ function noTrace(shell) {
     "div.empty",
     ...words.filter(Boolean).map((text) => el("p", text)),
     ...others.map(({ id, title }) => el("p", el("button", { onclick: () => shell.pick(id) }, title))),
-    shell.reading.possible
+    shell.sentence.possible
       ? el("button.primary", { onclick: () => shell.sentence.focus() }, "Type a sentence")
       : el("p", python),
   );
@@ -371,16 +364,5 @@ function testHooks(shell) {
     figure: () => shell.theme.onWhite(async () => svgOf(await figureOf(shell))),
     link: () => linkOf(shell),
     table: () => shell.view?.table?.(),
-    /** Milliseconds between the frames of the next so many. */
-    frames: (count) =>
-      new Promise((resolve) => {
-        const times = [];
-        const step = (now) => {
-          times.push(now);
-          if (times.length <= count) requestAnimationFrame(step);
-          else resolve(times.slice(1).map((time, at) => time - times[at]));
-        };
-        requestAnimationFrame(step);
-      }),
   };
 }

@@ -11,7 +11,7 @@ const PACE = 1700; // milliseconds of a word or a head
 /** `page` has root, state, source, and `ready()`, which resolves to the trace once the view is on the page. */
 export function makeTour({ root, state, source, ready }) {
   const line = el("section.tour", { "aria-label": "Tour", role: "status", hidden: true });
-  root.append(line);
+  root.querySelector(".foot").append(line);
   let acting = new AbortController();
   const away = (event) => {
     if (line.hidden || line.contains(event.target) || (event.type === "keydown" && event.key === "Tab")) return;
@@ -22,7 +22,6 @@ export function makeTour({ root, state, source, ready }) {
   function stop() {
     acting.abort();
     line.hidden = true;
-    keep(KEY, "done");
   }
 
   const say = (text, ...buttons) => {
@@ -33,12 +32,14 @@ export function makeTour({ root, state, source, ready }) {
   async function start() {
     acting.abort();
     acting = new AbortController();
+    root.querySelector(".tools > .primary")?.remove();
     const { signal } = acting;
     const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
     const pause = () => new Promise((resolve) => setTimeout(resolve, still ? 0 : PACE));
     const before = state.get();
     const trace = await ready();
     for (const { text, states } of trace ? await steps(trace, before) : []) {
+      if (signal.aborted) return;
       say(text);
       for (const next of states) {
         if (signal.aborted) return;
@@ -94,8 +95,13 @@ export function makeTour({ root, state, source, ready }) {
     }
   }
 
-  const offer = () =>
-    say("New here? In half a minute the page shows what it can do.", el("button", { onclick: start }, "Take the tour"));
+  /** Once, to who comes the first time; it covers nothing. */
+  const offer = () => {
+    keep(KEY, "done");
+    const button = el("button.primary", { onclick: start }, "Half a minute: take the tour");
+    root.querySelector(".tools").prepend(button);
+  };
+
   return { offer, start, stop: () => acting.abort() };
 }
 

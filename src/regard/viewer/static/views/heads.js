@@ -1,14 +1,12 @@
 // Heads: lines between two columns of tokens, one colour per head.
 import { callOf, fileParts, labelAt, sideOf } from "../data/tokens.js";
 import { clipped, inks, onPaper } from "../draw/canvas.js";
-import { bounded, callChoice, el, headButtons, number, refill, segments, sinkTick, tick } from "../draw/elements.js";
+import { bounded, callChoice, el, headButtons, number, refill, segments, tick } from "../draw/elements.js";
 import { AnswerChoice } from "./answer_choice.js";
 import { HeadsAside, hiddenNames } from "./heads_findings.js";
 import {
   drawLines,
   LayerPanel,
-  lineOpacity,
-  lineWidth,
   muted,
   mutedQueries,
   PAD,
@@ -110,7 +108,6 @@ class Heads {
     controls.showLayers(call.id, menu);
     controls.buttons.show(call.heads, this.active, this.context.palette);
     controls.lines.show(this.all ? "all" : "few");
-    controls.sink.show(this.mutes.includes("first"));
     const special = new Set(this.keySide.labels.filter((_, at) => this.keySide.special[at]));
     controls.showSpecial([...special], this.mutes.includes("special"));
   }
@@ -166,11 +163,6 @@ class Heads {
       { key: ".", text: "next head alone", run: () => this.isolate(1) },
       { key: ",", text: "previous head alone", run: () => this.isolate(-1) },
       { key: "a", text: "all heads", run: () => set({ heads: null }) },
-      {
-        key: "m",
-        text: "hide the first token",
-        run: () => this.mute("first", !this.mutes.includes("first")),
-      },
       {
         key: "s",
         text: "hide special tokens",
@@ -277,7 +269,8 @@ class Heads {
       focus: scene.focus,
       links: scene.links,
       lines: scene.lines,
-      marks: this.panel.marks,
+      mark: (kind, head, key) =>
+        this.panel.marks.find((mark) => mark[kind] && mark.link.head === head && mark.link.key === key)?.[kind],
       rows: scene.rows,
       strongest: this.aside.strongest.best.map(({ call, ...rest }) => ({ call: call.id, ...rest })),
       row: this.row,
@@ -292,14 +285,13 @@ class Heads {
   }
 }
 
-/** `mute(name, on)` leaves "first" or "special" keys out. @param {StateStore} state */
+/** `mute(name, on)` leaves "special" keys out. @param {StateStore} state */
 function headsControls(state, mute) {
   const callBox = el("span");
   const buttons = headButtons((chosen) => state.set({ heads: chosen }));
   const lines = segments("Lines", { few: "What stands out", all: "All lines" }, "few", (which) =>
     state.set({ lines: which === "all" ? which : null }),
   );
-  const sink = sinkTick((on) => mute("first", on));
   const specialName = el("span");
   const special = tick(specialName, false, (on) => mute("special", on), "Leave special tokens out (s)");
   /** Named by the special tokens of this text; hidden where it has none. */
@@ -308,9 +300,9 @@ function headsControls(state, mute) {
     specialName.textContent = `Hide ${labels.slice(0, 3).join(", ")}`;
     special.show(on);
   };
-  const root = el("div.controls.folds", callBox, buttons, lines, sink, special, buttons.every);
+  const root = el("div.controls.folds", callBox, buttons, lines, special, buttons.every);
   const showLayers = (stamp, menu) => refill(callBox, stamp, () => [menu]);
-  return { root, showLayers, buttons, lines, sink, showSpecial };
+  return { root, showLayers, buttons, lines, showSpecial };
 }
 
 const WHOLE_ROWS = 60; // tokens up to which a picture has all of them, whether or not they are in sight
@@ -334,29 +326,13 @@ function headsPicture(panel) {
 
 /** The heads' colours, how strong lines and squares are, and what is hidden. @returns {Legend} */
 function headsLegend(panel) {
-  const { palette, theme } = panel.context;
-  const chosen = panel.view.focus().length > 0;
+  const { palette } = panel.context;
   const drawn = new Set((panel.last?.lines ?? []).map(({ head }) => head));
   const entries = [...drawn]
     .sort((a, b) => a - b)
     .map((head) => ({ label: `head ${head}`, color: palette.head(head) }));
-  const hidden = panel.view.muted.size ? `${hiddenNames(panel)} hidden` : "";
-  if (!panel.view.all && !chosen) return { entries, note: hidden };
-  const strokes = [0.1, 0.5, 1].map((weight) => ({
-    label: String(weight),
-    width: lineWidth(weight),
-    opacity: lineOpacity({ theme, chosen: true }, weight),
-  }));
-  if (!chosen) return { entries, strokes, note: hidden };
-  if (!panel.view.all) return { entries, from: "0", to: "1", words: "weight, root scale", note: hidden };
-  return {
-    entries,
-    strokes,
-    from: "0",
-    to: "1",
-    words: "weight, root scale",
-    note: hidden,
-  };
+  const note = panel.view.muted.size ? `${hiddenNames(panel)} hidden` : "";
+  return { entries, from: "0", to: "1", words: "weight of squares, root scale; lines as wide as theirs", note };
 }
 
 const COLUMNS = ["layer", "head", "query", "query token", "key", "key token", "drawn", "weight", "from any word here"];

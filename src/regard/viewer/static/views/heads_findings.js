@@ -35,7 +35,6 @@ function summary(panel, focus, links, bring) {
   const found = rows.signed
     ? []
     : [
-        ...marked(panel, side, chosen),
         ...findings(panel, side, chosen, links).map((text) =>
           el(text.startsWith("Head") && text.includes("from every word") ? "p.finding.habit" : "p.finding", text),
         ),
@@ -131,22 +130,6 @@ function chip({ context: { palette } }, head) {
   return { number: head, color: palette.head(head), ink: palette.overHead(head) };
 }
 
-/** How much of all weight lies on several chosen keys, such as a sentence: the mean over queries and heads that are on. */
-function marked(panel, side, chosen) {
-  if (side !== "key" || chosen.size < 2 || !panel.rows.dense || !panel.active.length) return [];
-  const count = panel.view.querySide.labels.length;
-  let sum = 0;
-  for (const at of chosen) {
-    const weights = panel.links.to(at, []);
-    if (!weights) return [];
-    for (const head of panel.active) for (let query = 0; query < count; query++) sum += weights[head * count + query];
-  }
-  const share = sum / (count * panel.active.length);
-  return [
-    el("p.finding", { "data-share": share }, `These ${chosen.size} tokens get ${share.toFixed(3)} of all weight.`),
-  ];
-}
-
 /** The three links that stand out most as sentences, one for a head; then the strongest, where it is but a habit. */
 function findings(panel, side, chosen, links) {
   const own = links.filter((link) => chosen.has(link[side]) && link.weight >= LEAST);
@@ -217,7 +200,7 @@ export function legend(panel) {
 }
 
 function drawnWords({ last: { lines, links }, view }) {
-  if (view.all) return `${counted(links.length, "link")} drawn.`;
+  if (view.all) return `${links.length.toLocaleString("en")} links drawn.`;
   return `${counted(lines.length, "line")} of ${links.length.toLocaleString("en")}: those that differ most from what their head does from other words.`;
 }
 

@@ -175,12 +175,10 @@ function rowHeight(height, count) {
   return Math.max(LOW, Math.min(HIGH, Math.floor((height - 2 * PAD) / Math.max(1, count))));
 }
 
-/** Tokens of one side that are left out: the first, or special ones. */
-export function muted(side, names) {
-  const out = new Set();
-  if (names.includes("first")) out.add(0);
-  if (names.includes("special")) side.special.forEach((special, at) => special && out.add(at));
-  return out;
+/** Tokens of one side that are left out: the first, or special ones, as a link says. */
+export function muted({ special }, names) {
+  const out = (one, at) => (one && names.includes("special")) || (at === 0 && names.includes("first"));
+  return new Set(special.flatMap((one, at) => (out(one, at) ? [at] : [])));
 }
 
 /** Queries whose lines are left out unless they are chosen: those that are left out as keys of the same text. */
@@ -374,7 +372,7 @@ export function lineOpacity({ theme, chosen }, alpha) {
 }
 
 /** Of a chosen token's line. */
-export function lineWidth(alpha) {
+function lineWidth(alpha) {
   return 1 + 6 * alpha;
 }
 

@@ -5,7 +5,7 @@
 import { latest } from "../data/sources.js";
 import { plain } from "../data/tokens.js";
 import { inks, makeBoard, onPaper, place as placeOf, rotatedText, shortened } from "../draw/canvas.js";
-import { bounded, choice, el, exact, headChoice, number, Player, refill } from "../draw/elements.js";
+import { bounded, choice, el, exact, headChoice, number, refill } from "../draw/elements.js";
 
 /** @type {View} */
 export const inside = {
@@ -20,8 +20,6 @@ export const inside = {
 };
 
 const TEXTS = { generate: "My lord, the night is", translate: "My sister has a small black dog." };
-const PACE = 2200; // milliseconds a step while playing
-const FADE = 300; // milliseconds in which a step appears
 
 function nothing(root) {
   const words =
@@ -38,7 +36,6 @@ class Inside {
     this.request = latest();
     this.asked = "";
     this.hover = null;
-    this.begun = 0;
     /** @type {Box[]} */
     this.boxes = [];
     /** @type {Record<string, [number, number]>} */
@@ -57,19 +54,11 @@ class Inside {
     }
     this.choosers = el("span.samples");
     this.controls = el("div.controls", this.input, this.choosers);
-    const place = () => [this.step, this.answer?.steps.length ?? 0];
-    this.player = new Player(PACE, place, (step) => this.go(step));
     this.list = el("div.inside-steps", { role: "group", "aria-label": "Steps", "data-arrows": true });
     this.text = el("p.inside-text", { role: "status" });
     this.stage = el("div.drawing");
     this.reading = el("p.footer");
-    root.append(
-      this.controls,
-      el("div.inside-line", this.player.button, this.list),
-      this.text,
-      this.stage,
-      this.reading,
-    );
+    root.append(this.controls, el("div.inside-line", this.list), this.text, this.stage, this.reading);
     const label = "The matrices of this step: point at a number to read it";
     this.board = makeBoard(this.stage, { role: "img", "aria-label": label }, (pen, width, height) =>
       this.draw(pen, width, height),
@@ -80,7 +69,6 @@ class Inside {
     this.keys = [
       { key: "ArrowRight", text: "next step", run: () => this.go(this.step + 1) },
       { key: "ArrowLeft", text: "previous step", run: () => this.go(this.step - 1) },
-      { key: " ", text: "play or pause", run: () => this.player.toggle() },
     ];
     this.update();
   }
@@ -112,7 +100,6 @@ class Inside {
 
   go(step) {
     if (!this.answer) return;
-    this.begun = performance.now();
     this.hover = null;
     this.set({ step: bounded(step, 0, this.answer.steps.length - 1) });
     this.context.announce(`${this.answer.steps[this.step].title}: ${this.answer.steps[this.step].text}`);
@@ -144,7 +131,6 @@ class Inside {
           rows.flat().reduce((most, x) => Math.max(most, Math.abs(x ?? 0)), 0) || 1,
         ]),
       );
-      this.begun = performance.now();
       this.show();
     } catch (error) {
       this.text.textContent = error.message;
@@ -191,14 +177,7 @@ class Inside {
     const step = this.answer.steps[this.step];
     const layout = laidOut(step, this.sizes, this.letters, width, height);
     this.boxes = layout.boxes;
-    const moving = !window.matchMedia("(prefers-reduced-motion: reduce)").matches;
-    const shown = moving ? Math.min(1, (performance.now() - this.begun) / FADE) : 1;
-    for (const [at, box] of layout.boxes.entries()) {
-      pen.globalAlpha = at === layout.boxes.length - 1 ? shown : 1; // the result of the step appears
-      this.drawBox(pen, box);
-    }
-    pen.globalAlpha = 1;
-    if (shown < 1) requestAnimationFrame(() => this.board.ask());
+    for (const box of layout.boxes) this.drawBox(pen, box);
   }
 
   /** The length of the longest token. */
@@ -275,7 +254,6 @@ class Inside {
   }
 
   destroy() {
-    this.player.pause();
     this.request.end();
     this.board.close();
   }
