@@ -92,8 +92,8 @@ lock:                   ## resolve every dependency again, for all supported Pyt
 	  | $(COMPILE) - --no-deps --output-file $(MODELS_LOCK)
 	rm -r $(VENV)/lock
 
-fuzz: $(READY)          ## mutated files and calls (REGARD_EXAMPLES of each kind, 2000 unless set): half an hour
-	REGARD_EXAMPLES=$${REGARD_EXAMPLES:-2000} $(BIN)/python -m pytest -q -n auto tests/fuzz
+fuzz: $(READY)          ## mutated files and calls, interrupts (REGARD_EXAMPLES of each kind, 2000 unless set): half an hour
+	REGARD_EXAMPLES=$${REGARD_EXAMPLES:-2000} $(BIN)/python -m pytest -q -n auto tests/fuzz tests/seeing/test_watch_safety.py
 
 power-cuts: $(READY)    ## a training run cut off at 200 places, resumed and compared
 	REGARD_POWER_CUTS=200 $(BIN)/python -m pytest -q tests/training/test_power_cut.py

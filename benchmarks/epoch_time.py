@@ -29,7 +29,7 @@ def seconds(name: str, folder: Path) -> list[float]:
     length = len(Batches(encoded, tokens=first.recipe.training.tokens, fixed_shapes=True))
     last = EPOCHS * length
     told = [f"training.{key}={last}" for key in ("updates", "validate_every", "save_every")]
-    recipe = recipe_files.load_recipe(name, [*told, f"training.log_every={length}", "training.tensorboard=false"])
+    recipe = recipe_files.load_recipe(name, [*told, f"training.log_every={length}"])
     run = Run.create(recipe, folder / "run")
     shutil.copytree(first.data, run.data)
     fit(recipe, run.folder, resume=True)

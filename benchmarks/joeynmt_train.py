@@ -106,7 +106,7 @@ def train_regard(training: Training, turn: Callable[[int], None]) -> None:
         "decoder": config.decoder,
         "training": {
             "updates": 10**6, "tokens": training.tokens, "validate_every": 10**6, "save_every": 10**6, "rate": 1e-4,
-            "schedule": "constant", "smoothing": 0.1, "tensorboard": False,
+            "schedule": "constant", "smoothing": 0.1,
             "precision": "bf16-mixed" if training.mixed else "32-true",
             "accelerator": training.device,
         },

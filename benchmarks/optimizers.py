@@ -129,7 +129,7 @@ def main() -> None:
         runs = {}
         for chosen in given.optimizers:
             name, rate = chosen.split("=")
-            settings = [*given.settings, f"training.rate={rate}", f"seed={given.seed}", "training.tensorboard=false"]
+            settings = [*given.settings, f"training.rate={rate}", f"seed={given.seed}"]
             runs[pool.submit(run, name, given.recipe, settings, Path(folder) / chosen)] = chosen
         for finished in as_completed(runs):
             if finished.exception() is not None:

@@ -1,7 +1,7 @@
-"""python -m benchmarks.prepare_pairs [--pairs 3000000] [--runs 2] [--folder DIR] [--source DIR] [--stream]
+"""python -m benchmarks.prepare_pairs [--pairs 3000000] [--runs 1] [--folder DIR] [--source DIR] [--stream]
 
 Seconds from the start of `regard train` to its first update, on generated pairs in one TSV file. Each line that the
-command prints is shown with the time since its start. A second run with the same file shows what the cache saves.
+command prints is shown with the time since its start.
 
 The words of the pairs are made up, as frequent and as many as in news text; sentences have 12 words on average, and a
 pair has about 140 bytes. --source names the src/ folder of another version, to compare with. --stream reads the same
@@ -55,7 +55,6 @@ log_every = 1
 validate_every = 10000
 tokens = 4096
 average = 1
-tensorboard = false
 """
 
 
@@ -96,7 +95,7 @@ def time_run(folder: Path, name: str, source: Path, *, stream: bool) -> None:
     """Start the command, and end it when metrics.csv has its first update."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     paths = f"{source}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    environment = {**os.environ, "PYTHONPATH": paths, "REGARD_CACHE": str(folder / "cache")}
+    environment = {**os.environ, "PYTHONPATH": paths}
     command = [sys.executable, "-m", "regard", "train", "recipe.toml", "--out", name]
     command += ["data.kind=stream", "data.root=.", 'data.train=["pairs.tsv"]', 'data.valid=["valid.tsv"]'] * stream
     process = subprocess.Popen(
@@ -132,7 +131,7 @@ def _print_lines(stream: IO[str], start: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=3_000_000)
-    parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="where the files stay; else they are temporary")
     parser.add_argument("--source", type=Path, default=Path(__file__).parents[1] / "src")
     parser.add_argument("--stream", action="store_true")

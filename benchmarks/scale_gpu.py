@@ -68,7 +68,6 @@ validate_every = 1000000
 save_every = 1000000
 log_every = {log_every}
 average = 1
-tensorboard = false
 workers = 2
 """
 LOGS = 10  # lines of metrics.csv

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import subprocess
@@ -19,8 +18,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when huggingface_hub is imp
 # A process that a test or pytest-xdist starts and that crashes writes where, on its stderr.
 os.environ["PYTHONFAULTHANDLER"] = "1"
 _cache = tempfile.TemporaryDirectory(prefix="regard-test-cache-")
-_caches = itertools.count()
-os.environ["REGARD_CACHE"] = _cache.name  # of prepared corpora: no test uses the cache of the user
+os.environ["REGARD_CACHE"] = _cache.name  # of converted models: no test uses the cache of the user
 os.environ.setdefault("REGARD_DATA", str(SHARED / "data"))  # the corpora that recipes name
 
 if find_spec("triton") is not None:
@@ -36,9 +34,8 @@ if find_spec("pydantic") is None:
 
 
 @pytest.fixture(autouse=True)
-def _independent(monkeypatch: pytest.MonkeyPatch) -> None:
+def _independent() -> None:
     """The same result whatever ran before in this process."""
-    monkeypatch.setenv("REGARD_CACHE", f"{_cache.name}/{next(_caches)}")
     reset_process_state()
 
 

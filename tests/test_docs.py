@@ -100,7 +100,7 @@ def test_the_recipes_of_the_classification_page_train(
             soundfile.write(tmp_path / "sounds" / file, torch.sin(torch.arange(4000) / (n + 2)).numpy(), 8000)
         rows = "".join(f"{file},{label}\n" for file, label in files)
         (tmp_path / "sounds" / "labels.csv").write_text(f"file,label\n{rows}", encoding="utf-8")
-    quick = ["training.updates=2", "training.accelerator=cpu", "training.tensorboard=false"]
+    quick = ["training.updates=2", "training.accelerator=cpu"]
     run = fit(recipe_files.load_recipe(tmp_path / name, quick), tmp_path / "run")
     assert run.recipe.task == "classify"
     assert set(load(str(run.model)).tokenizers.target.names) == labels

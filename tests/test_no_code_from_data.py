@@ -37,8 +37,7 @@ LOADERS = {
     "data/corpora/phrasebook/bilingual_phrase.py": "TOML of the package",
     "data/encoding.py": "JSON, and arrays of numbers mapped as raw bytes: not .npy, so no objects; JSON of a tokenizer",
     "data/media.py": "Pillow, with a list of formats: never EPS, for which it would start Ghostscript; libsndfile",
-    "data/rows.py": "JSON; pyarrow ≥ 17, and `datasets` ≥ 4 from a saved folder or from data files of a dataset; "
-    "import_module of fixed names",
+    "data/rows.py": "JSON; pyarrow ≥ 17; import_module of fixed names",
     "data/tokenizer.py": "the `tokenizers` library, from JSON",
     "data/tokenizer_pair.py": "JSON; the kinds of readers are a fixed list",
     "decoding/ctranslate2.py": "CTranslate2's own binary format",
@@ -288,23 +287,6 @@ def test_arrow_extension_types_are_not_unpickled(wire: Path, tmp_path: Path) -> 
     parquet.write_table(table, tmp_path / "corpus.parquet")
     file = tmp_path / "corpus.parquet"
     refused(lambda: list(reader(file)(file, ("a", "b"))), wire)
-
-
-def test_a_folder_of_datasets_runs_no_script(wire: Path, tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    from regard.data.rows import reader
-
-    folder = tmp_path / "corpus"
-    datasets.Dataset.from_dict({"a": ["x"], "b": ["y"]}).save_to_disk(str(folder))
-    for name in ("corpus.py", "dataset.py", "__init__.py"):
-        (folder / name).write_text(code(wire))
-    rows = list(reader(folder)(folder, ("a", "b")))
-    assert len(rows) == 1
-    assert not wire.exists()
-    state = json.loads((folder / "state.json").read_text())
-    (folder / "state.json").write_text(json.dumps({**state, "_format_type": "evil", "_format_kwargs": {"x": "evil"}}))
-    (folder / "dataset_info.json").write_bytes(pickle.dumps(Tripwire(wire)))
-    refused(lambda: list(reader(folder)(folder, ("a", "b"))), wire)
 
 
 @pytest.mark.parametrize(

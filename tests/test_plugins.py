@@ -113,7 +113,6 @@ width = 12
 kind = "my_parts.parts:Halved"
 [training]
 updates = 3
-tensorboard = false
 accelerator = "cpu"
 """
 

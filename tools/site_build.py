@@ -1,6 +1,7 @@
 """The site, whole: `python -m tools.site_build FOLDER` writes pages, viewer and cards, and checks them.
 
-`--quick` leaves the cards and the traces of large models out, for tests. The site is static: any host can serve it.
+`--quick` leaves the cards, the models and the traces of large ones out, for tests. The site is static: any host can
+serve it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def build(out: Path, *, quick: bool = False) -> None:
         site_pages.build(Path(place) / "pages", out)
     card = social_card.tags("See what a neural network looks at", f"{site_pages.LIVE}/", "live")
     texts = [text for text in site_viewer.TEXTS if text[0].startswith("tatoeba")] if quick else None
-    site_viewer.write(out / site_pages.LIVE, texts=texts, card=card)
+    site_viewer.write(out / site_pages.LIVE, texts=texts, card=card, graphs=not quick)
     if not quick:
         social_card.write(out)
 

@@ -41,7 +41,7 @@ MOVED = {
 }
 """Files of the repository by their names on the site; pages of docs/ keep theirs."""
 NAV: dict[str, list[str]] = {
-    "Start": ["readme.md", "overview.md", "tour.md", "glossary.md"],
+    "Start": ["readme.md", "overview.md", "tour.md", "variants.md", "glossary.md"],
     "Look": ["viewer.md", "seeing.md", "effects.md", "research.md", "architectures.md", "gallery.md", "http_api.md"],
     "Train": [
         "translation.md",
@@ -65,7 +65,10 @@ GROUPS = {
         "Energy, Dot, ScaledDot, General, Additive, Concat, Cosine, Gaussian, InverseDistance, Exact",
         "Energies",
     ),
-    "normalizers": ("Normalizer, Softmax, Sparsemax, Entmax, Proportional, Hard, Unnormalized", "Normalizers"),
+    "normalizers": (
+        "Normalizer, Softmax, Sparsemax, Entmax, Proportional, Hard, Sigmoid, Softpick, StickBreaking, Unnormalized",
+        "Normalizers",
+    ),
     "masks": ("Mask, causal, padding, prefix, window, documents, dense, mask_mod", "Masks"),
     "positions": ("Modified, Rotary, Alibi, RelativeBias, Bias, SoftCap", "Positions and modifiers"),
     "watching": ("watch, note, Seen, Call, load_trace", "Watching models"),

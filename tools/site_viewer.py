@@ -83,8 +83,13 @@ STYLE = """
 """
 
 
-def write(folder: Path, *, texts: list[tuple[str, str, int]] | None = None, card: str = "") -> None:
-    """Write the viewer. `texts` are (model, text, tokens to generate), by default those of `TEXTS` that can be read."""
+def write(
+    folder: Path, *, texts: list[tuple[str, str, int]] | None = None, card: str = "", graphs: bool = True
+) -> None:
+    """Write the viewer. `texts` are (model, text, tokens to generate), by default those of `TEXTS` that can be read.
+
+    Without `graphs` the page cannot run its models.
+    """
     if not (RUNTIME / SCRIPT).is_file():
         raise SystemExit(f"there is no {RUNTIME}; install it with: npm ci --ignore-scripts")
     data = folder / "data"
@@ -117,7 +122,7 @@ def write(folder: Path, *, texts: list[tuple[str, str, int]] | None = None, card
         with ThreadPoolExecutor(1) as thread:  # an event loop may run already on this one
             answer = thread.submit(asyncio.run, request(create_app(Library([])), "GET", f"/api/{name}")).result()
         (data / f"{name}.json").write_bytes(answer.body)
-    for model in models:
+    for model in models if graphs else []:
         _export(model, data / "models" / model.name)
     (folder / "ort").mkdir()
     shutil.copy(RUNTIME / SCRIPT, folder / "ort" / SCRIPT)

@@ -26,6 +26,7 @@ declare global {
     budget?: number | null;
     kept?: boolean | null;
     word?: string;
+    rows?: number;
   }
 
   /** One call of attention in a trace. */

@@ -273,7 +273,7 @@ def training_sections() -> Iterator[RenderableType]:
     with tempfile.TemporaryDirectory() as folder:
         for name, recipe_name in RECIPES.items():
             yield Text(f"{name}: regard train {recipe_name}", style="bold")
-            recipe = recipe_files.load_recipe(recipe_name, ["training.tensorboard=false"])
+            recipe = recipe_files.load_recipe(recipe_name, [])
             start = time.perf_counter()
             run = fit(recipe, Path(folder) / recipe_name)
             seconds = time.perf_counter() - start

@@ -41,6 +41,15 @@ NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES}
 """Errors of file systems that flush no folder. Any other, such as EIO, means that data may be lost, and is raised."""
 
 
+CACHE = "REGARD_CACHE"
+
+
+def cache_folder() -> Path:
+    """Where commands keep what they would else make again."""
+    default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "regard"
+    return Path(os.environ.get(CACHE) or default).expanduser()
+
+
 def check_figure_path(path: AnyPath) -> Path:
     """The path, if a figure can be written there. Call it before a long computation."""
     path = _check_output(Path(path), "figure", (".png", ".svg", ".pdf"))
@@ -260,8 +269,13 @@ def write_list(file: Path, content: dict[str, Any]) -> None:
 def read_list(file: Path, advice: str) -> dict[str, Any]:
     """Read what `write_list` wrote; a DamagedFileError where it is damaged. Earlier versions did not write `OWN`."""
     content = read_object(file, advice)
+    return verified(content, file, advice) if OWN in content else content
+
+
+def verified(content: dict[str, Any], file: Path, advice: str) -> dict[str, Any]:
+    """What `write_list` was given, from what it wrote; a DamagedFileError where that is not what was written."""
     stated = content.pop(OWN, None)
-    if stated is not None and stated != _content_sha256(content):
+    if stated != _content_sha256(content):
         raise DamagedFileError(f"{file} is damaged: its content does not have the SHA-256 that it states; {advice}")
     return content
 

@@ -14,7 +14,7 @@ def _answers_match(w: r.Weights, dense: torch.Tensor, v: torch.Tensor, out: torc
     torch.testing.assert_close(w.dense(), dense)
     torch.testing.assert_close(w.tile(slice(1, 4), [0, 5, 2]), dense[..., 1:4, :][..., [0, 5, 2]])
     torch.testing.assert_close(w.tile(-1, slice(None)), dense[..., -1:, :])
-    torch.testing.assert_close(w.entropy(), -torch.xlogy(dense, dense).sum(-1))
+    torch.testing.assert_close(w.entropy(), -torch.xlogy(dense, dense).sum(-1), equal_nan=True)
     values, indices = w.top(3)
     torch.testing.assert_close(values, dense.topk(3, dim=-1).values)
     torch.testing.assert_close(dense.gather(-1, indices), values)
@@ -289,6 +289,29 @@ def test_differential_attention_is_signed() -> None:
     torch.testing.assert_close(w.received(), dense.sum(-2))
     assert float(w.fidelity(v, dense @ v).max()) < 1e-12
     torch.testing.assert_close((-w).dense(), -dense)
+
+
+def test_a_factor_for_each_head_or_row() -> None:
+    q, k, v = inputs()
+    first, second = (attend(x, k, v, mask=r.causal(1), weights=True)[1] for x in (q, -q))
+    per_head, gate = torch.randn(3, 1, 1, dtype=torch.float64), torch.rand(2, 3, 5, 1, dtype=torch.float64)
+    gate.requires_grad_()
+    w, dense = gate * first - second * per_head, gate * first.dense() - second.dense() * per_head
+    _answers_match(w, dense.detach(), v, dense.detach() @ v)
+    _answers_match(w[1, ::2], dense.detach()[1, ::2], v[1, ::2], (dense @ v).detach()[1, ::2])
+    part = w[0, 2].rows([4, 1])
+    torch.testing.assert_close(part.dense(), dense[0, 2, [4, 1]])
+    torch.testing.assert_close((-2.0 * part).rows(1).received(), -2 * dense[0, 2, 1])
+    torch.testing.assert_close(*(torch.autograd.grad(x.square().sum(), gate)[0] for x in (w.dense(), dense)))
+    per_head.mul_(0)  # a sum keeps its factors
+    torch.testing.assert_close(w.dense(), dense)
+    torch.testing.assert_close((-first).received(), -first.dense().sum(-2))
+    _, of_vector = attend(torch.randn(4), torch.randn(7, 4), torch.randn(7, 2), weights=True)
+    half = torch.tensor(0.5)
+    torch.testing.assert_close((half * of_vector).dense(), 0.5 * of_vector.dense())
+    torch.testing.assert_close((half * of_vector).received(), 0.5 * of_vector.dense())
+    with pytest.raises(ValueError, match=r"broadcasts to \[2, 3, 5, 1\].*got \[5, 7\]"):
+        torch.rand(5, 7) * first
 
 
 @pytest.mark.parametrize("normalize", [r.Softmax(), r.Softmax(0.3), r.Sparsemax()], ids=repr)

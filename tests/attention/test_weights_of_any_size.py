@@ -77,6 +77,9 @@ NORMALIZERS = [
     r.Entmax(1.5),
     r.Entmax(3.0),
     r.Hard(),
+    r.Sigmoid(-2.0),
+    r.Softpick(),
+    r.StickBreaking(),
 ]
 
 
@@ -159,6 +162,8 @@ def _rounding(w: r.Weights, whole: bool) -> float:
     one_number = 2 * eps * ONE_NUMBER
     if isinstance(normalize, r.Proportional):
         return one_number + 16 * eps * a.shape[-1]
+    if isinstance(normalize, r.Sigmoid | r.Softpick | r.StickBreaking):  # the last multiplies shares of all keys
+        return math.expm1(min(4 * apart * w.keys, 1.0)) + one_number
     if normalize.kernel == "softmax":
         return math.expm1(min(2 * apart / normalize.temperature, 1.0)) + one_number
     scale = getattr(normalize, "alpha", 2.0) - 1

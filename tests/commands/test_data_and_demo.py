@@ -1,8 +1,7 @@
-"""`regard data`: counts of words, the cache, and the samples that the models that ship get right."""
+"""`regard data`: counts of words, and the samples that the models that ship get right."""
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -45,19 +44,6 @@ def test_a_word_of_no_document_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one", encoding="utf-8")
     with pytest.raises(ValueError, match="no document has the word 'two'"):
         _idf(str(tmp_path / "a.txt"), "--word", "two")
-
-
-def test_the_cache_is_listed_and_cleared() -> None:
-    folder = Path(os.environ["REGARD_CACHE"])
-    assert "0.0 MB" in CliRunner().invoke(app, ["data", "cache"]).output
-    for kind, name in (("corpora", "a" * 40), ("vocabularies", "b" * 40)):
-        (folder / kind / name).mkdir(parents=True)
-        (folder / kind / name / "target.bin").write_bytes(bytes(2_000_000))
-    listed = CliRunner().invoke(app, ["data", "cache"]).output
-    assert f"{folder}: 4.0 MB" in listed.replace("\n", "")
-    assert "1 encoded corpora, 2.0 MB" in listed
-    assert "2 removed" in CliRunner().invoke(app, ["data", "cache", "--clear"]).output
-    assert not any((folder / "corpora").iterdir())
 
 
 def test_the_samples_can_be_written_and_used(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from rich.console import Console
 
 import regard
 from regard import watch
-from regard.seeing.call import Call, MeasuredFidelity
+from regard.seeing.call import Call
+from regard.seeing.fidelity import MeasuredFidelity
 from regard.seeing.text_models import load_text_model
 from tests.support.command_line import command_output
 

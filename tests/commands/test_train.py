@@ -20,7 +20,7 @@ from regard.commands import app
 if TYPE_CHECKING:
     from pathlib import Path
 
-QUICK = ["training.updates=3", "training.tensorboard=false", "training.accelerator=cpu", "training.average=1"]
+QUICK = ["training.updates=3", "training.accelerator=cpu", "training.average=1"]
 
 
 def typed(*arguments: str) -> str:

@@ -125,15 +125,9 @@ plans = st.fixed_dictionaries(
         "seed": st.integers(0, 2**31),
         "epoch": st.integers(0, 1000),
         "fixed_shapes": st.booleans(),
-    },
-    optional={"by_sentences": st.integers(1, 9)},
+        "tokens": st.just(200),
+    }
 )
-
-
-def arguments(plan: dict[str, int]) -> dict[str, int]:
-    plan = dict(plan)
-    by = plan.pop("by_sentences", None)
-    return {**plan, **({"tokens": 200} if by is None else {"sentences": by})}
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
@@ -142,25 +136,12 @@ def test_every_row_exactly_once_over_all_ranks(
     lengths: list[tuple[int, int]], plan: dict[str, int], world: int
 ) -> None:
     corpus = made_up(lengths)
-    ranks = [list(Batches(corpus, rank=rank, world=world, **arguments(plan))) for rank in range(world)]
+    ranks = [list(Batches(corpus, rank=rank, world=world, **plan)) for rank in range(world)]
     assert len({len(batches) for batches in ranks}) == 1, "every rank has as many batches"
-    other = {**arguments(plan), "seed": 1, "epoch": 7}
+    other = {**plan, "seed": 1, "epoch": 7}
     assert len(Batches(corpus, world=world, **other)) == len(ranks[0]), "and so has every epoch"
     rows = torch.cat([batch.rows for batches in ranks for batch in batches])
     assert sorted(rows[rows >= 0].tolist()) == [10 * i for i in range(len(lengths))]
-
-
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(lengths, plans, st.integers(1, 3), st.data())
-def test_resumed_is_uninterrupted(
-    lengths: list[tuple[int, int]], plan: dict[str, int], world: int, data: st.DataObject
-) -> None:
-    corpus = made_up(lengths)
-    whole = Batches(corpus, world=world, **arguments(plan))
-    start = data.draw(st.integers(0, len(whole)))
-    rest = Batches(corpus, world=world, start=start, **arguments(plan))
-    assert len(rest) == len(whole) - start
-    assert all(same(one, two) for one, two in zip(list(whole)[start:], rest, strict=True))
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
@@ -168,14 +149,10 @@ def test_resumed_is_uninterrupted(
 def test_batches_hold_their_limits_and_their_pairs(
     lengths: list[tuple[int, int]], plan: dict[str, int], world: int
 ) -> None:
-    chosen = arguments(plan)
     for rank in range(world):
-        for batch in Batches(made_up(lengths), rank=rank, world=world, **chosen):
+        for batch in Batches(made_up(lengths), rank=rank, world=world, **plan):
             rows, width = batch.source.shape
-            if "tokens" in chosen:
-                assert rows * max(width, batch.target.shape[1] - 1) <= chosen["tokens"]
-            else:
-                assert rows <= chosen["sentences"]
+            assert rows * max(width, batch.target.shape[1] - 1) <= plan["tokens"]
             for i, row in enumerate((batch.rows // 10).tolist()):
                 empty = row < 0
                 s, t = (1, 1) if empty else lengths[row]
@@ -257,20 +234,12 @@ def test_a_dataloader_gives_the_same_batches(workers: int) -> None:
 
 def test_bad_requests() -> None:
     corpus = made_up([(5, 5), (30, 12)])
-    with pytest.raises(ValueError, match="one of them; got tokens=None, sentences=None"):
-        Batches(corpus)
-    with pytest.raises(ValueError, match="one of them; got tokens=5, sentences=5"):
-        Batches(corpus, tokens=5, sentences=5)
-    with pytest.raises(ValueError, match="at least one, got tokens=0"):
+    with pytest.raises(ValueError, match="at least one token, got tokens=0"):
         Batches(corpus, tokens=0)
-    with pytest.raises(ValueError, match="at least one, got tokens=None, sentences=-1"):
-        Batches(corpus, sentences=-1)
     with pytest.raises(ValueError, match="rank 2 of 2"):
         Batches(corpus, tokens=100, rank=2, world=2)
     with pytest.raises(ValueError, match="row 10 takes 30 tokens, tokens=20"):
         Batches(corpus, tokens=20)
-    with pytest.raises(ValueError, match="has 2 batches; it cannot start at batch 3"):
-        Batches(corpus, tokens=30, start=3)
     with pytest.raises(IndexError):
         Batches(corpus, tokens=30)[2]
 

@@ -1,4 +1,4 @@
-"""Streams of pairs: the same rows as the readers give, from any position, from files and from datasets."""
+"""Streams of pairs: the same rows as the readers give, from any position."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from regard.data import corpus_stream as corpus_blocks
 from regard.data.corpus_stream import CorpusPart, PairStream, held_out_pairs
-from regard.data.rows import BadRowError, DatasetSplit
+from regard.data.rows import BadRowError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,10 +23,6 @@ ROWS = 25
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_blocks, "BLOCK_ROWS", 10)
-
-
-def dataset_stream(split: DatasetSplit, *columns: str, held_out: int = 0) -> PairStream:
-    return PairStream((CorpusPart(columns=columns, dataset=split),), held_out=held_out)
 
 
 def sources(blocks: Iterable[CheckedRows]) -> list[str]:
@@ -57,39 +53,14 @@ def test_an_epoch_of_files_has_every_pair_once_and_begins_at_any_block(tmp_path:
     assert len({tuple(blocks[0]) for blocks in epochs}) > 1  # files come in another order
 
 
-def test_a_dataset_begins_at_any_block(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    rows = [{"translation": {"en": f"source {i}", "de": f"target {i}"}} for i in range(ROWS)]
-    (tmp_path / "corpus").mkdir()
-    datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "corpus" / "train-0.parquet"))
-    split = DatasetSplit(str(tmp_path / "corpus"), "train")
-    stream = dataset_stream(split, "translation.en", "translation.de")
-    blocks = [sources([block]) for block in stream.blocks(0)]
-    assert list(chain.from_iterable(blocks)) == [f"source {i}" for i in range(ROWS)]
-    assert [len(block) for block in blocks] == [10, 10, 5]
-    for start in range(4):
-        assert [sources([block]) for block in stream.blocks(1, start)] == blocks[start:]
-    with pytest.raises(ValueError, match=r"split train has no column 'de'; it has translation"):
-        list(dataset_stream(split, "translation.en", "de").blocks(0))
-    with pytest.raises(ValueError, match=r"split trai cannot be read: Bad split: trai"):
-        list(dataset_stream(DatasetSplit(split.name, "trai"), "a", "b").blocks(0))
-
-
 def test_pairs_that_validate_are_in_no_block(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    parts = tuple(CorpusPart((str(file),), ("x", "y")) for file in write_files(tmp_path))
-    files = PairStream(parts, seed=3, held_out=4)
-    (tmp_path / "corpus").mkdir()
-    rows = [{"x": f"source {i}", "y": f"target {i}"} for i in range(ROWS)]
-    datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "corpus" / "train-0.parquet"))
-    dataset = dataset_stream(DatasetSplit(str(tmp_path / "corpus"), "train"), "x", "y", held_out=4)
-    for stream, count in ((files, 3 * ROWS), (dataset, ROWS)):
-        held_out = [pair.source for pair in held_out_pairs(stream)]
-        assert len(held_out) == 4
-        for epoch in range(3):
-            assert not set(held_out) & set(sources(stream.blocks(epoch)))
-            assert len(sources(stream.blocks(epoch))) == count - 4
-        assert sources(stream.blocks(0, 1)) == sources(list(stream.blocks(0))[1:])
+    stream = PairStream(tuple(CorpusPart((str(file),), ("x", "y")) for file in write_files(tmp_path)), 3, held_out=4)
+    held_out = [pair.source for pair in held_out_pairs(stream)]
+    assert len(held_out) == 4
+    for epoch in range(3):
+        assert not set(held_out) & set(sources(stream.blocks(epoch)))
+        assert len(sources(stream.blocks(epoch))) == 3 * ROWS - 4
+    assert sources(stream.blocks(0, 1)) == sources(list(stream.blocks(0))[1:])
 
 
 def test_a_bad_row_is_an_error_or_counted(tmp_path: Path) -> None:

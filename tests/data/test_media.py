@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import struct
 import subprocess
 import sys
 import zipfile
 import zlib
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +17,8 @@ from PIL import Image
 
 from regard.data import media, tokenizer_pair
 from regard.data.corpora import photos_and_spoken_digits as published
-from regard.data.corpora import scenes, tones
-from regard.data.media import PictureReader, PictureStatistics, SoundReader, resample, unheard
+from regard.data.corpora import tones
+from regard.data.media import PictureReader, SoundReader, resample, unheard
 from regard.decoding.load_model_and_tokenizers import SHIPPED
 from tests.support.paths import SHARED
 
@@ -210,76 +208,8 @@ def test_a_small_file_of_many_pixels_takes_little_more_than_its_pixels(tmp_path:
     assert float(done.stdout) < 600
 
 
-@pytest.fixture(scope="module")
-def statistics() -> PictureStatistics:
-    reader = PictureReader(32)
-    return PictureStatistics.of(reader.encode(f"scene:train:0:{i}") for i in range(120))
-
-
-def _odd() -> dict[str, np.ndarray]:
-    chance, ramp = np.random.default_rng(0), np.linspace(0, 255, 32).astype(np.uint8)
-    plain = np.full((32, 32, 3), 250, np.uint8)
-    plain[10:12, 4:28] = 30  # a line of text
-    return {
-        "noise": chance.integers(0, 255, (32, 32, 3), dtype=np.uint8),
-        "gradient": np.stack(
-            [np.tile(ramp, (32, 1)), np.tile(ramp[:, None], (1, 32)), np.full((32, 32), 128, np.uint8)], -1
-        ),
-        "screenshot": plain,
-    }
-
-
-def test_unseen_scenes_are_like_the_training_scenes_and_other_pictures_are_not(statistics: PictureStatistics) -> None:
-    reader = PictureReader(32)
-    assert not [i for i in range(60) if statistics.unlike(reader.encode(f"scene:test:0:{i}"))]
-    assert [name for name, pixels in _odd().items() if statistics.unlike(pixels)] == ["noise", "gradient", "screenshot"]
-
-
-def test_scenes_of_another_size_are_like_the_training_scenes(tmp_path: Path) -> None:
-    """Grain of single pixels is lost where a large scene is made smaller; that is no other kind of picture."""
-    reader = PictureReader(64)
-    statistics = PictureStatistics.of(reader.encode(f"scene:train:0:{i}") for i in range(120))
-    path = tmp_path / "scene.png"
-    for side, i in itertools.product((24, 64, 128, 256, 512), range(8)):
-        Image.fromarray(scenes.picture(f"scene:test:0:{i}", side)).save(path)
-        assert not statistics.unlike(reader.encode(str(path))), (side, i)
-
-
-def test_the_captioner_that_ships_knows_its_own_scenes(tmp_path: Path) -> None:
-    reader = tokenizer_pair.load_reader(SHIPPED / "scenes-soft")
-    for i in range(6):
-        path = tmp_path / f"{i}.png"
-        Image.fromarray(scenes.picture(f"scene:test:0:{i}", 256)).save(path)
-        assert reader.remarks(str(path)) == []
-    Image.fromarray(_odd()["screenshot"]).save(tmp_path / "screenshot.png")
-    (remark,) = reader.remarks(str(tmp_path / "screenshot.png"))
-    assert "unlike the pictures this model was trained on" in remark
-
-
-def test_statistics_of_earlier_versions_are_read_as_they_were_made() -> None:
-    pictures = [PictureReader(32).encode(f"scene:train:0:{i}") for i in range(20)]
-    values = asdict(PictureStatistics.of(pictures, tolerance=0))
-    del values["tolerance"]
-    earlier = PictureStatistics.from_dict(values)
-    assert earlier == PictureStatistics.of(pictures, tolerance=0)
-    assert not any(map(earlier.unlike, pictures))
-    with pytest.raises(ValueError, match="damaged"):
-        PictureStatistics.from_dict({**values, "tolerance": -1})
-
-
-def test_a_reader_keeps_them_in_its_file(statistics: PictureStatistics, tmp_path: Path) -> None:
-    reader = PictureReader(32)
-    assert "typical" not in reader.to_dict()
-    reader.learn_typical(["scene:train:0:0", "no such file", "scene:train:0:1"])
-    assert reader.typical is not None
-    reader.typical = statistics
-    tokenizer_pair.save_reader(reader, tmp_path)
-    assert tokenizer_pair.load_reader(tmp_path).typical == statistics
-    values = json.loads((tmp_path / tokenizer_pair.READER).read_text(encoding="utf-8"))
-    values["typical"]["mean"] = [1.0]
-    (tmp_path / tokenizer_pair.READER).write_text(json.dumps(values), encoding="utf-8")
-    with pytest.raises(ValueError, match="statistics of training pictures are damaged"):
-        tokenizer_pair.load_reader(tmp_path)
+def test_the_captioner_that_ships_still_has_statistics_of_an_earlier_version() -> None:
+    assert tokenizer_pair.load_reader(SHIPPED / "scenes-soft").to_dict() == {"size": 64}
 
 
 soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed (regard[sound])")

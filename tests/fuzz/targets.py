@@ -53,6 +53,8 @@ def traces(chance: Random, folder: Path) -> None:
     trace = folder / "trace"
     shutil.copytree(base("traces"), trace)
     about = json.loads((trace / "trace.json").read_text(encoding="utf-8"))
+    del about["own_sha256"]
+    about["format"] = 1 if chance.random() < 0.9 else 2
     for call in about["calls"]:
         if chance.random() < 0.7:  # a forger writes digests that fit
             call.pop("sha256", None)
@@ -234,7 +236,9 @@ def read_trace(folder: Path, changes: dict[str, Any]) -> None:
     """Open a trace whose trace.json was changed, as `traces` does."""
     shutil.copytree(base("traces"), folder / "trace")
     file = folder / "trace" / "trace.json"
-    file.write_text(json.dumps(edited(json.loads(file.read_text(encoding="utf-8")), changes)), encoding="utf-8")
+    about = json.loads(file.read_text(encoding="utf-8"))
+    del about["own_sha256"]
+    file.write_text(json.dumps(edited(about | {"format": 1}, changes)), encoding="utf-8")
     _open_trace(folder / "trace")
 
 

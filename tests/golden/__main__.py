@@ -4,7 +4,6 @@ Only do so when a difference is wanted and CHANGELOG.md explains it.
 """
 
 import json
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -24,7 +23,6 @@ if __name__ == "__main__":
         names.setdefault(module, []).append(name)
     (FOLDER / "names.json").write_text(json.dumps(names, indent=0) + "\n", encoding="utf-8")
     with tempfile.TemporaryDirectory() as work:
-        os.environ["REGARD_CACHE"] = f"{work}/cache"
         for kind in sys.argv[2:] or KINDS:
             folder = Path(work, kind)
             folder.mkdir()

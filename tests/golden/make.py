@@ -43,7 +43,6 @@ QUICK = [
     "training.average=2",
     "training.precision=64-true",
     "training.accelerator=cpu",
-    "training.tensorboard=false",
     "search.beams=2",
     "seed=3",
 ]

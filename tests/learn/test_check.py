@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from fractions import Fraction
 
 import pytest
 import torch
@@ -52,6 +53,14 @@ def test_answers_of_other_kinds_and_shapes() -> None:
     assert check("lookup-missing-key", " B ")
     hint = next(task.hint for task in EXERCISES if task.name == "lookup-repeated-key")
     assert check("lookup-repeated-key", 51.0).text == hint
+
+
+def test_a_quotient_and_a_number_in_quotes_are_numbers_and_a_count_is_exact() -> None:
+    assert check("boxes-325", Fraction(65, 2))
+    assert check("boxes-325", "32.5")
+    assert not check("boxes-325", "many")
+    assert not check("transformer-parameters", 3.15e6)
+    assert check("transformer-parameters", 3145728)
 
 
 def test_without_an_answer_the_question_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -195,7 +195,7 @@ def test_a_run_is_measured_on_the_held_out_text_and_writes_on(tmp_path: Path) ->
 
     small = ["data.sentences=100", "data.longest=32", "training.tokens=256", "training.updates=8", "training.warmup=2"]
     small += ["training.validate_every=4", "training.accelerator=cpu", "training.average=1", "training.save_every=4"]
-    run = fit(recipe_files.load_recipe("lstmn-phrases", [*small, "training.tensorboard=false"]), tmp_path / "run")
+    run = fit(recipe_files.load_recipe("lstmn-phrases", [*small]), tmp_path / "run")
     with run.metrics.open(encoding="utf-8", newline="") as file:
         losses = [float(line["valid_nll"]) for line in csv.DictReader(file) if line["valid_nll"]]
     assert losses[1] < losses[0]

@@ -14,13 +14,12 @@ from torch.nn import functional as F
 import regard
 from regard import Additive, attend, dense, note, padding, watch
 from regard.seeing import taps
+from regard.seeing.call import Call, dot_energies
 from regard.seeing.trace import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from regard.seeing.call import Call
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -52,7 +51,7 @@ def test_what_was_not_measured_is_unproven_and_not_faithful() -> None:
     q, k, v = heads()
     assert Seen().faithful is None
     dropped = seen_of(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.1), q, k, v)
-    unseen = seen_of(lambda q, k, v: torch.softmax(q @ k.mT, -1).sqrt().square() @ v, q, k, v)
+    unseen = seen_of(lambda q, k, v: torch.ops.aten.matmul(torch.softmax(q @ k.mT, -1), v), q, k, v)
     for seen in (dropped, unseen):
         assert seen.faithful is None
         assert seen.unproven == seen.calls
@@ -104,16 +103,91 @@ def test_a_matrix_inside_a_mask_is_sealed_and_copied() -> None:
     assert copied[0].weights.dense().equal(before)
 
 
-def test_in_inference_mode_the_verdict_is_of_what_is_there_when_it_is_asked() -> None:
-    model = Attention(lambda *given: F.scaled_dot_product_attention(*given))
+def rows_in_another_order(x: Tensor) -> None:
+    x.copy_(x.flip(-2).clone())
+
+
+@pytest.mark.parametrize("what", ["q", "k and v", "mask", "one row of q", "heads of k and v"])
+@pytest.mark.parametrize("asked", [True, False])
+def test_in_inference_mode_a_change_is_noticed_by_a_fingerprint(what: str, asked: bool) -> None:
+    with torch.inference_mode():
+        q, k, v = heads(queries=70, keys=70)
+        mask = torch.rand(70, 70) > 0.5
+        seen = seen_of(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask), q, k, v)
+        assert not asked or seen.faithful
+        match what:
+            case "q":
+                q.mul_(3)
+            case "k and v":  # W·v is the same
+                rows_in_another_order(k)
+                rows_in_another_order(v)
+            case "mask":
+                mask[2] = ~mask[2]
+            case "one row of q":  # which is not among those compared
+                q[..., 2, :] *= -1
+            case "heads of k and v":
+                k.copy_(k.flip(1).clone())
+        assert seen.faithful is False
+        assert "changed in place" in repr(seen)
+        with pytest.raises(RuntimeError, match="in place"):
+            seen[0].weights  # noqa: B018
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_what_numpy_changes_after_the_proof_is_noticed(mode: Callable[[], Any]) -> None:
+    with mode():
+        q, k, v = heads()
+        seen = seen_of(lambda *given: F.scaled_dot_product_attention(*given), q, k, v)
+        assert seen.faithful
+        q.numpy()[:] *= 3
+        assert seen.faithful is False
+
+
+def test_weights_of_attend_notice_a_change_in_inference_mode() -> None:
     with torch.inference_mode():
         q, k, v = heads()
+        _, w = attend(q, k, v, weights=True)
+        w.dense()
+        q.mul_(3)
+        with pytest.raises(RuntimeError, match="in place"):
+            w.dense()
+
+
+class Buffer(nn.Module):
+    """A preallocated cache that every step fills further."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.k, self.v, self.filled = torch.zeros(1, 2, size, 8), torch.zeros(1, 2, size, 8), 0
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        new = slice(self.filled, self.filled + q.shape[-2])
+        self.k[..., new, :], self.v[..., new, :], self.filled = k, v, new.stop
+        mask = (torch.arange(self.k.shape[-2]) < new.stop).expand(1, 1, q.shape[-2], -1)
+        return F.scaled_dot_product_attention(q, self.k, self.v, mask)
+
+    def compact(self) -> None:
+        order = torch.tensor([0, 3, 1, 4, 2, 5])
+        for x in (self.k, self.v):
+            x[..., :6, :] = x[..., order, :].clone()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("when", [1, 2, 3, 4, "after the watch", "never"])
+def test_rows_of_a_cache_in_another_order_are_noticed(mode: Callable[[], Any], when: object) -> None:
+    with mode():
+        model = Buffer(16)
         with watch(model) as seen:
-            model(q, k, v)
-        assert seen.faithful
-        assert seen.faithful
-        k.mul_(-3)
-        assert seen.faithful is False
+            model(*torch.randn(3, 1, 2, 6, 8))
+            for step in range(1, 5):
+                model(*torch.randn(3, 1, 2, 1, 8))
+                if when == step:
+                    model.compact()
+        if when == "after the watch":
+            model.compact()
+        if when == "never":
+            assert seen[0].steps == [6, 1, 1, 1, 1]
+        assert seen.faithful is (when == "never")
 
 
 @pytest.mark.parametrize("length", [6, 64, 65])
@@ -290,6 +364,83 @@ def test_a_deferred_call_is_copied_in_time(fast: bool, tmp_path: Path) -> None:
     back = regard.load_trace(tmp_path / "seen")
     assert back[0].fidelity()[:2] == seen[0].fidelity()[:2]
     assert back.faithful is None, "it was measured before, and cannot be measured again"
+
+
+# Comparisons that cannot tell
+
+
+def of_other_queries(v: Tensor, *, causal: bool = False, rows: list[int] | None = None, wrong: bool = True) -> Call:
+    """A call whose queries are not those that its output is of, if it is wrong."""
+    q, k = torch.randn(2, 1, 2, 50, 16, generator=torch.Generator().manual_seed(0), dtype=v.dtype)
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    other = 4 * torch.randn(q.shape, generator=torch.Generator().manual_seed(1), dtype=v.dtype) if wrong else q
+    masks = (regard.causal() if causal else None,)
+    chosen = None if rows is None else torch.tensor(rows)
+    out = out if rows is None else out[..., rows, :]
+    return Call(out, energies=dot_energies(other, k, masks=masks), v=v, rows=chosen, name="attention")
+
+
+VALUES = torch.randn(1, 2, 50, 16, generator=torch.Generator().manual_seed(2))
+FIRST = VALUES[..., :1, :].expand_as(VALUES)
+
+
+@pytest.mark.parametrize(
+    ("v", "options"),
+    [
+        (VALUES * 0, {}),
+        (FIRST, {}),
+        (100 + 1e-4 * VALUES, {}),
+        ((1 + 1e-3 * VALUES).bfloat16(), {}),
+        ((VALUES * 1e-9).half(), {}),
+        (torch.cat([VALUES[:, :1], FIRST[:, 1:]], 1), {"wrong": False}),  # one head of two
+        (VALUES, {"causal": True, "rows": [0]}),
+        (VALUES, {"causal": True, "rows": [0] * 50}),
+    ],
+)
+def test_what_cannot_tell_is_no_proof(v: Tensor, options: dict[str, Any]) -> None:
+    fidelity = of_other_queries(v, **options).fidelity()
+    assert fidelity.error is not None
+    assert fidelity.error < 1
+    assert fidelity.faithful is None
+    assert "alike" in fidelity.remark or "sees one key" in fidelity.remark
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-25, 1e-3, 1, 1e18, 1e25, 1e37])
+def test_the_size_of_values_decides_nothing(scale: float) -> None:
+    assert of_other_queries(VALUES * scale).fidelity().faithful is False
+    right = of_other_queries(VALUES * scale, wrong=False).fidelity()
+    assert right.faithful is True
+    assert right.error < 1e-5
+
+
+def test_a_head_of_zeros_beside_others_is_not_proved_by_them() -> None:
+    v = VALUES.clone()
+    v[:, 1] = 0
+    assert of_other_queries(v, wrong=False).fidelity().faithful is None
+    assert of_other_queries(v).fidelity().faithful is False
+
+
+def test_an_entry_of_one_token_beside_longer_ones_needs_no_proof() -> None:
+    q, k, v = heads()
+    seen = seen_of(lambda q, k, v: attend(q, k, v, mask=padding(torch.tensor([1, 6]))), q, k, v)
+    assert seen.faithful
+    alone = seen_of(lambda q, k, v: attend(q, k, v, mask=padding(1)), q, k, v)
+    assert alone.faithful is None
+    assert "sees one key" in repr(alone)
+
+
+def test_how_many_rows_were_compared_is_said() -> None:
+    q, k, v = heads(queries=300, keys=300)
+    seen = seen_of(lambda *given: F.scaled_dot_product_attention(*given), q, k, v)
+    assert "60 of 300" in repr(seen)
+    assert of_other_queries(VALUES, rows=[3], wrong=False).fidelity().rows == 1
+
+
+def test_the_error_of_an_output_rounded_to_zero_is_finite() -> None:
+    q, k, v = (x.half() for x in heads())
+    v = torch.full_like(v, 6e-8)
+    z, w = attend(q, k, v, weights=True)
+    assert w.fidelity(v, torch.zeros_like(z)).tolist() == [[1.0] * 2] * 2
 
 
 # Hugging Face's eager attention

@@ -148,12 +148,17 @@ def over_queries(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.softmax(q @ k.mT, dim=-2) @ v
 
 
-def with_other_weights(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    softmax(q, k)
-    return torch.rand(B, H, Q, K) @ v
+def entropy(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    w = softmax(q, k)
+    return -(w * (w + 1e-9).log()).sum(-1)
 
 
-@pytest.mark.parametrize("function", [gate, over_queries, with_other_weights])
+def without_last(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    w = softmax(q, k)
+    return (w * (torch.arange(K) < K - 1)).sum(-1)
+
+
+@pytest.mark.parametrize("function", [gate, over_queries, entropy, without_last])
 def test_a_softmax_without_such_a_product_is_no_attention(function: Callable[..., Tensor]) -> None:
     assert not len(seen_of(function))
 
@@ -263,6 +268,192 @@ def test_a_default_device_and_a_thread_change_nothing() -> None:
     finally:
         torch.set_default_device(None)
     assert len(seen) == 1
+    assert seen.faithful is True
+
+
+# What multiplies the values is shown, and not what the softmax returned
+
+
+OPEN = torch.arange(K) < 5
+
+
+def masked_and_divided(q: Tensor, k: Tensor) -> Tensor:
+    """AllenNLP's masked softmax: its divisor is a sum of weights times a mask."""
+    w = softmax(q, k) * OPEN
+    return w / (w.sum(-1, keepdim=True) + 1e-13)
+
+
+def filled_and_divided(q: Tensor, k: Tensor) -> Tensor:
+    w = softmax(q, k).masked_fill(~OPEN, 0)
+    return w / w.sum(-1, keepdim=True)
+
+
+def with_a_prior(q: Tensor, k: Tensor) -> Tensor:
+    w = softmax(q, k) * torch.exp(-((torch.arange(K) - 3.0) ** 2) / 2)
+    return w / w.sum(-1, keepdim=True)
+
+
+def after_its_entropy(q: Tensor, k: Tensor) -> Tensor:
+    w = softmax(q, k)
+    (w * (w + 1e-9).log()).sum(-1)
+    return w * OPEN
+
+
+def after_its_mean_place(q: Tensor, k: Tensor) -> Tensor:
+    w = softmax(q, k)
+    w @ torch.arange(float(K))[:, None]
+    return w.square() / w.square().sum(-1, keepdim=True)
+
+
+def largest_only(q: Tensor, k: Tensor) -> Tensor:
+    w = softmax(q, k)
+    w @ torch.ones(K, 1)
+    return torch.where(w >= w.topk(3).values[..., -1:], w, 0.0)
+
+
+def talking_heads(q: Tensor, k: Tensor) -> Tensor:
+    """Shazeer et al. 2020: heads are mixed after the softmax."""
+    mix = torch.randn(H, H, generator=torch.Generator().manual_seed(3))
+    return torch.einsum("bhqk,hg->bgqk", softmax(q, k), mix)
+
+
+def of_two_softmaxes(q: Tensor, k: Tensor) -> Tensor:
+    """A gate between content and place (d'Ascoli et al. 2021, ConViT); the difference of two (Ye et al. 2024)."""
+    return softmax(q, k) - 0.4 * softmax(q.flip(-1), k)
+
+
+CHANGED = [
+    masked_and_divided,
+    filled_and_divided,
+    with_a_prior,
+    after_its_entropy,
+    after_its_mean_place,
+    largest_only,
+    talking_heads,
+    of_two_softmaxes,
+]
+
+
+@pytest.mark.parametrize("make", CHANGED)
+@pytest.mark.parametrize("training", [True, False])
+def test_what_multiplies_the_values_is_shown(make: Callable[[Tensor, Tensor], Tensor], training: bool) -> None:
+    q, k, v = inputs()
+    seen = seen_of(lambda q, k, v: make(q, k) @ v, heads=H, training=training)
+    (call,) = seen
+    torch.testing.assert_close(call.weights.dense(), make(q, k))
+    assert call.dropout == 0
+    assert call.v.shape == v.shape
+    assert seen.faithful is True
+    assert "changed what its softmax returned" in call.matrix
+
+
+def test_a_mask_over_one_row_is_no_dropout() -> None:
+    q, k, v = inputs()
+    seen = seen_of(lambda q, k, v: filled_and_divided(q, k) @ v, q[:1, :1, :1], k[:1, :1], v[:1, :1], training=True)
+    torch.testing.assert_close(seen[0].weights.dense(), filled_and_divided(q, k)[:1, :1, :1])
+    assert seen[0].dropout == 0
+
+
+def by_heads(w: Tensor, v: Tensor) -> Tensor:
+    return torch.cat([w[:, h] @ v[:, h] for h in range(H)], -1)
+
+
+def by_entries(w: Tensor, v: Tensor) -> Tensor:
+    return torch.stack([w[b] @ v[b] for b in range(B)])
+
+
+def by_both(w: Tensor, v: Tensor) -> Tensor:
+    return torch.stack([w[b, h] @ v[b, h] for b in range(B) for h in range(H)])
+
+
+def by_queries(w: Tensor, v: Tensor) -> Tensor:
+    return torch.cat([w[..., i : i + 1, :] @ v for i in range(Q)], -2)
+
+
+def by_queries_and_keys(w: Tensor, v: Tensor) -> Tensor:
+    rows = [w[..., i : i + 1, :4] @ v[..., :4, :] + w[..., i : i + 1, 4:] @ v[..., 4:, :] for i in range(Q)]
+    return torch.cat(rows, -2)
+
+
+@pytest.mark.parametrize("way", [by_heads, by_entries, by_both, by_queries, by_queries_and_keys])
+def test_a_product_of_slices_is_seen_whole(way: Callable[[Tensor, Tensor], Tensor]) -> None:
+    q, k, v = inputs()
+    seen = seen_of(lambda q, k, v: way(softmax(q, k), v), heads=H)
+    (call,) = seen
+    torch.testing.assert_close(call.weights.dense(), softmax(q, k))
+    torch.testing.assert_close(call.v, v)
+    assert seen.faithful is True
+
+
+def test_slices_that_were_not_multiplied_are_not_shown() -> None:
+    q, k, _v = inputs()
+    seen = seen_of(lambda q, k, v: softmax(q, k)[1] @ v[1])
+    torch.testing.assert_close(seen[0].weights.dense(), softmax(q, k)[1])
+    assert seen.faithful is True
+
+    def own_values(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        w = softmax(q, k)
+        return torch.cat([w[..., i : i + 1, :] @ (v + i) for i in range(Q)], -2)
+
+    (message,) = seen_of(own_values).missed
+    assert "its queries have values of their own" in message
+
+
+# Heads and batch
+
+
+def stacked_heads(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """[heads · batch, T, D], as (head, entry)."""
+    q, k, v = (x.transpose(0, 1).contiguous().view(H * B, -1, D) for x in (q, k, v))
+    return torch.bmm(torch.bmm(q, k.mT).softmax(-1), v)
+
+
+def heads_before_batch(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The MSA Transformer's (Rao et al. 2021)."""
+    q, k, v = (x.permute(2, 0, 1, 3).contiguous() for x in (q, k, v))  # [T, B, H, D], as projections leave them
+    weights = torch.einsum("inhd,jnhd->hnij", q, k).softmax(-1)
+    return torch.einsum("hnij,jnhd->inhd", weights, v)
+
+
+def merged_features(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """fairseq's: [T, B · heads, D] transposed."""
+    q, k, v = (x.permute(2, 0, 1, 3).contiguous().view(-1, B * H, D).transpose(0, 1) for x in (q, k, v))
+    return torch.bmm(torch.bmm(q, k.mT).softmax(-1), v)
+
+
+@pytest.mark.parametrize("way", [stacked_heads, heads_before_batch, merged_features])
+def test_heads_and_batch_are_not_exchanged(way: Callable[..., Tensor]) -> None:
+    q, k, _v = inputs()
+    seen = seen_of(way, heads=H)
+    (call,) = seen
+    assert call.shape == (B, H, Q, K)
+    torch.testing.assert_close(call.head(2, 1).dense(), softmax(q, k)[1, 2])
+    assert seen.faithful is True
+
+
+def test_where_nothing_tells_heads_from_batch_they_stay_one_axis() -> None:
+    def chunks(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (torch.cat(x.unbind(1)) for x in (q, k, v))
+        return torch.bmm(torch.bmm(q, k.mT).softmax(-1), v)
+
+    q, k, _v = inputs()
+    seen = seen_of(chunks, heads=H)
+    assert seen[0].shape == (H * B, Q, K)
+    torch.testing.assert_close(seen[0].weights.dense(), softmax(q, k).transpose(0, 1).flatten(0, 1))
+    assert seen.faithful is True
+
+
+@pytest.mark.parametrize("heads", [H, None])
+def test_heads_that_share_keys_and_values(heads: int | None) -> None:
+    def multi_query(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        weights = torch.einsum("bhid,bjd->bhij", q, k[:, 0]).softmax(-1)
+        return torch.einsum("bhij,bjd->bhid", weights, v[:, 0])
+
+    q, k, _v = inputs()
+    seen = seen_of(multi_query, heads=heads)
+    (call,) = seen
+    assert call.shape == ((B, H, Q, K) if heads else (B, H * Q, K))
+    torch.testing.assert_close(call.weights.dense().reshape(B, H, Q, K), softmax(q, k[:, :1]))
     assert seen.faithful is True
 
 

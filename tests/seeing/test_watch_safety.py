@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import os
+import random
 import sys
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -183,6 +187,99 @@ def test_a_model_run_in_a_thread_of_its_own_is_seen() -> None:
         thread.start()
         thread.join()
     assert len(seen) == 1
+
+
+def test_a_thread_and_a_task_without_a_watch_are_not_in_that_of_others() -> None:
+    """Of a pool of threads that was there before: a server's, whose work comes from many users."""
+    model = Kernel()
+    lengths: dict[int, list[int]] = {}
+
+    async def user(length: int) -> None:
+        with torch.no_grad(), watch(model) as seen:
+            await asyncio.sleep(0)
+            model(torch.randn(1, 2, length, 4))
+            await asyncio.sleep(0)
+            await asyncio.to_thread(model, torch.randn(1, 2, length, 4))  # which copies the context of the task
+        lengths[length] = [call.shape[-1] for call in seen]
+
+    async def everybody() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(int).result()
+            users = [asyncio.create_task(user(length)) for length in (5, 6, 7)]
+            await asyncio.sleep(0)
+            pool.submit(model, torch.randn(1, 2, 31, 4)).result()
+            await asyncio.gather(*users)
+
+    asyncio.run(everybody())
+    assert lengths == {5: [5, 5], 6: [6, 6], 7: [7, 7]}
+
+
+def test_leaving_a_watch_that_was_not_entered_leaves_the_taps_of_others() -> None:
+    before, model = F.scaled_dot_product_attention, Kernel()
+    with torch.no_grad(), watch(model) as seen:
+        watch(model).__exit__(None, None, None)
+        model(torch.randn(1, 2, 3, 4))
+    assert len(seen) == 1
+    assert F.scaled_dot_product_attention is before
+    assert len(watched(model)) == 1
+
+
+def watched(model: nn.Module) -> regard.Seen:
+    with torch.no_grad(), watch(model) as seen:
+        model(torch.randn(1, 2, 3, 4))
+    return seen
+
+
+def interrupted(at: int, model: nn.Module) -> bool:
+    """Watch, with Ctrl-C at the at-th instruction of regard; whether there were so many."""
+    left = at
+
+    def follow(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if "/regard/" not in frame.f_code.co_filename:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        left -= event in ("call", "opcode")
+        if left == 0 and event in ("call", "opcode"):
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return follow
+
+    sys.settrace(follow)
+    try:
+        watched(model)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return left <= 0
+
+
+def patched_functions() -> list[object]:
+    return [
+        *(vars(owner).get(name) for owner in (F, torch, Tensor) for name in ("softmax", "matmul", "sum")),
+        *(F.scaled_dot_product_attention, F.multi_head_attention_forward, threading.Thread.start, imported_by_name),
+    ]
+
+
+def test_an_interrupt_at_any_instruction_restores_pytorch() -> None:
+    """REGARD_EXAMPLES instructions, all of them if there are that many (`make fuzz`)."""
+    model = Kernel()
+    watched(model)
+    before, count = patched_functions(), 1
+    while interrupted(1 << count, model):
+        count += 1
+    examples = int(os.environ.get("REGARD_EXAMPLES", "150"))
+    chosen = random.Random(0)
+    for at in sorted({chosen.randrange(1, 1 << count) for _ in range(examples)}):
+        if not interrupted(at, model):
+            continue
+        assert patched_functions() == before, f"interrupted at instruction {at}"
+        assert not opened.watches
+        seen = watched(model)
+        assert len(seen) == 1, f"interrupted at instruction {at}"
+        assert seen.faithful
+        assert patched_functions() == before
 
 
 def test_calls_of_a_module_added_between_two_watches_are_seen() -> None:

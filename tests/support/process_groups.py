@@ -18,6 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+# What FSDP imports at its first use, once for all forks: it takes a process seconds.
+import torch.distributed.checkpoint.hf_storage
+import torch.distributed.checkpoint.state_dict_loader
+import torch.distributed.checkpoint.state_dict_saver
+import torch.distributed.fsdp
+import torch.export
+import torch.utils.checkpoint
 from safetensors.torch import save_model
 from torch import nn
 from torch.distributed import TCPStore
@@ -123,7 +131,7 @@ def main(folder: Path) -> None:
         model = Line()
         x = torch.linspace(-1, 1, 8).reshape(4, 2, 1)
         batches = [[each, 3 * each + 1] for each in x]
-        own = {"updates": 4, "rate": 3.0, "schedule": "constant", "tensorboard": False, "accelerator": "cpu"}
+        own = {"updates": 4, "rate": 3.0, "schedule": "constant", "accelerator": "cpu"}
         every = {"log_every": 1, "save_every": 1, "validate_every": 1}
         fit(model, folder / "own", train=batches, valid=batches, devices=2, strategy="ddp", **own, **every)
         save_model(model, str(folder / f"own-{rank}.safetensors"))
@@ -270,7 +278,6 @@ save_every = 2
 log_every = 1
 average = 2
 accelerator = "cpu"
-tensorboard = false
 [search]
 beams = 2
 """,

@@ -63,7 +63,6 @@ save_every = 5
 log_every = 1
 average = 3
 accelerator = "cpu"
-tensorboard = false
 [search]
 beams = 2
 """,

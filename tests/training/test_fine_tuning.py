@@ -99,7 +99,6 @@ schedule = "constant"
 tokens = 512
 validate_every = 4
 average = 1
-tensorboard = false
 accelerator = "cpu"
 [search]
 beams = 1
@@ -169,7 +168,6 @@ init = '{trained.model}'
 init_parts = ["encoder"]
 freeze = ["encoder"]
 updates = 2
-tensorboard = false
 accelerator = "cpu"
 """)
     run = fit(recipe_files.load_recipe(tmp_path / "mine.toml"), tmp_path / "run")
@@ -268,7 +266,7 @@ def pairs_recipe(folder: Path, rows: list[str], *lines: str) -> Path:
     (folder / "rows.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     file = folder / "mine.toml"
     data = f'[data]\nkind = "files"\nroot = \'{folder}\'\ntrain = ["rows.tsv"]\nvalid = []\nhold_out = 4\n'
-    training = ["[training]", "updates = 1", 'accelerator = "cpu"', "tensorboard = false", *lines]
+    training = ["[training]", "updates = 1", 'accelerator = "cpu"', *lines]
     file.write_text(data + "\n".join(training) + "\n", encoding="utf-8")
     return file
 

@@ -32,7 +32,6 @@ SETTINGS: dict[str, Any] = {
     "log_every": 1,
     "average": 1,
     "accelerator": "cpu",
-    "tensorboard": False,
 }
 
 
@@ -196,7 +195,7 @@ def test_the_command_line_names_what_continues_it(tmp_path: Path) -> None:
     x = torch.ones(2, 1)
     model = nn.Linear(1, 1)
     model.loss = lambda batch: model(batch).square().mean()  # type: ignore[assignment]
-    fit(model, tmp_path / "run", train=[x], valid=[x], updates=1, tensorboard=False, accelerator="cpu")
+    fit(model, tmp_path / "run", train=[x], valid=[x], updates=1, accelerator="cpu")
     for changes in ([], ["training.updates=2"]):
         with pytest.raises(
             ValueError, match=r"began in Python, .* continue it there, with fit\(model, folder, resume="

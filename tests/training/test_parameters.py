@@ -113,7 +113,6 @@ SETTINGS: dict[str, Any] = {
     "save_every": 2,
     "average": 1,
     "accelerator": "cpu",
-    "tensorboard": False,
     "part_rates": PARTS,
 }
 BATCHES = list(torch.linspace(-1, 1, 24).reshape(4, 3, 2))

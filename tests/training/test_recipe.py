@@ -113,7 +113,7 @@ def test_another_kind_of_section_starts_afresh() -> None:
 
 
 SECTIONS_OF_ANOTHER_KIND = {
-    "tokenizer": ("bahdanau-phrasebook", ["tokenizer.kind=bpe", "tokenizer.dropout=0.1", "tokenizer.size=300"]),
+    "tokenizer": ("bahdanau-phrasebook", ["tokenizer.kind=bpe", "tokenizer.sample=100", "tokenizer.size=300"]),
     "encoder": ("bahdanau-multi30k", ["encoder.kind=transformer", "encoder.width=64", "encoder.layers=2"]),
     "decoder": ("bahdanau-multi30k", ["decoder.kind=transformer", "decoder.width=64", "decoder.layers=2"]),
     "data": ("bahdanau-phrasebook", ["data.kind=files", 'data.train=["a.tsv"]', "data.valid=[]", "data.hold_out=9"]),
@@ -123,7 +123,7 @@ SECTIONS_OF_ANOTHER_KIND = {
 
 @pytest.mark.parametrize("section", SECTIONS_OF_ANOTHER_KIND)
 def test_the_order_of_settings_on_the_command_line_does_not_matter(section: str) -> None:
-    """`tokenizer.dropout=0.1 tokenizer.kind=bpe` has dropout too."""
+    """`tokenizer.sample=100 tokenizer.kind=bpe` has a sample too."""
     name, settings = SECTIONS_OF_ANOTHER_KIND[section]
     recipes = [recipe_files.load_recipe(name, order) for order in itertools.permutations(settings)]
     for setting in settings[1:]:
@@ -287,14 +287,6 @@ def test_what_a_decoder_reads_is_as_wide_as_its_encoder_makes_it() -> None:
         recipe_files.load_recipe("bahdanau-phrasebook", ["encoder.kind=bag"])
 
 
-def test_bases_named_twice_do_not_multiply(tmp_path: Path) -> None:
-    for n in range(30):
-        (tmp_path / f"{n}.toml").write_text(f'base = ["{n + 1}.toml", "{n + 1}.toml"]')
-    (tmp_path / "30.toml").write_text('base = ["bahdanau-phrasebook"]')
-    with pytest.raises(ValueError, match="based on more than 1,000 recipes"):
-        recipe_files.load_recipe(tmp_path / "0.toml")
-
-
 MISTAKES = {
     "training.updtes=3": "training.updtes (command line): unknown key; did you mean updates?",
     "encoder.cel=gru": "encoder.cel (command line): unknown key; did you mean cell?",
@@ -408,9 +400,8 @@ def test_an_override_that_is_none_is_named() -> None:
         ),
         ('base = ["../../etc/passwd"]', r"no recipe is called"),
         ('base = ["other.toml"]', r"no recipe file .*other.toml"),
-        ("x = '" + "a" * (1 << 20) + "'", r"bytes; that is no recipe"),
     ],
-    ids=["syntax", "base", "circle", "unknown", "path", "file", "large"],
+    ids=["syntax", "base", "circle", "unknown", "path", "file"],
 )
 def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "mine.toml"
@@ -441,36 +432,6 @@ def test_odd_files_are_reported_as_what_they_are(tmp_path: Path) -> None:
 def test_numbers_that_cannot_be_are_refused_by_key(given: str) -> None:
     with pytest.raises(RecipeError, match=rf"{given.split('=')[0]} \(command line\): is .*; it should be"):
         recipe_files.load_recipe("bahdanau-phrasebook", [given])
-
-
-DEEP = 500
-
-
-BOUNDLESS = {
-    "nested lists": f"x = {'[' * 10_000}{']' * 10_000}",
-    "nested tables": f"x = {'{a=' * DEEP}1{'}' * DEEP}",
-    "a little nested": f"x = {'{a=' * 200}1{'}' * 200}",
-    "long key": f"{'a.' * 100_000}a = 1",
-    "long quoted key": f"{chr(34)}a{chr(34)}{'.b' * 100_000} = 1",
-    "long section": f"[{'a.' * 100_000}a]",
-    "many bases": "base = [" + '"transformer", ' * 50_000 + "]",
-    "one long word": "a" * 900_000,
-    "many dots": "." * 900_000,
-}
-
-
-@pytest.mark.parametrize("kind", BOUNDLESS)
-def test_a_boundless_recipe_is_one_clear_line(kind: str, tmp_path: Path) -> None:
-    (tmp_path / "a.toml").write_text(BOUNDLESS[kind])
-    with pytest.raises(ValueError, match=r"\S") as error:
-        recipe_files.load_recipe(tmp_path / "a.toml")
-    assert "\n" not in str(error.value) or "a.toml" in str(error.value)
-
-
-@pytest.mark.parametrize("item", ["a." * 100_000 + "a=1", f"x={'[' * 10_000}", f"x={'{a=' * 400}1{'}' * 400}"])
-def test_a_boundless_override_is_one_clear_line(item: str) -> None:
-    with pytest.raises(ValueError, match=r"\S"):
-        recipe_files.load_recipe("bahdanau-phrasebook", [item])
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,6 @@ SMALL = [
     "training.log_every=1",
     "training.average=1",
     "training.accelerator=cpu",
-    "training.tensorboard=false",
 ]
 
 
@@ -179,7 +178,7 @@ def test_transformer_base_is_that_of_the_paper() -> None:
 
 def test_transformer_base_streams_parquet(wmt: Path, tmp_path: Path) -> None:
     sizes = [f"{part}.{key}" for part in ("encoder", "decoder") for key in ("width=16", "hidden=32", "layers=1")]
-    steps = ["training.updates=4", "training.tokens=128", "training.log_every=1", "training.tensorboard=false"]
+    steps = ["training.updates=4", "training.tokens=128", "training.log_every=1"]
     recipe = recipe_files.load_recipe("transformer-base", [f"data.root={wmt}", "tokenizer.size=60", *sizes, *steps])
     run = fit(recipe, tmp_path / "run")
     with run.metrics.open(encoding="utf-8", newline="") as file:

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import regard
+from regard.files import write_list
 from regard.seeing import load_trace
 from regard.viewer.trace_view import TraceView
 from tests.support.viewer_client import app_of, get, json_of, seen_of
@@ -24,8 +25,9 @@ def test_the_same_trace_has_the_same_name() -> None:
 
 def _rewritten(folder: Path, **changes: object) -> None:
     about = json.loads((folder / "trace.json").read_text())
+    del about["own_sha256"]
     about["calls"][0] |= changes
-    (folder / "trace.json").write_text(json.dumps(about))
+    write_list(folder / "trace.json", about)
 
 
 @pytest.mark.parametrize(
@@ -64,10 +66,7 @@ def test_tensors_of_a_stranger(wrong: str, tmp_path: Path) -> None:
     else:
         tensors["q"][0, 0, 3] = {"nan": torch.nan, "huge": 1e38}[wrong]
     save_file(tensors, file)
-    about = json.loads((tmp_path / "trace" / "trace.json").read_text())
-    for call in about["calls"]:
-        del call["sha256"]  # a stranger's digests would fit
-    (tmp_path / "trace" / "trace.json").write_text(json.dumps(about))
+    _rewritten(tmp_path / "trace", sha256=None)  # a stranger's digests would fit
     if wrong == "narrow":
         with pytest.raises(ValueError, match="cannot be shown"):
             TraceView.of(load_trace(tmp_path / "trace"))

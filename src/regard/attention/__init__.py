@@ -17,7 +17,18 @@ from .energies import (
 )
 from .masks import Mask, causal, dense, documents, mask_mod, padding, prefix, window
 from .modifiers import Alibi, Bias, Modified, Modifier, RelativeBias, Rotary, SoftCap
-from .normalizers import Entmax, Hard, Normalizer, Proportional, Softmax, Sparsemax, Unnormalized
+from .normalizers import (
+    Entmax,
+    Hard,
+    Normalizer,
+    Proportional,
+    Sigmoid,
+    Softmax,
+    Softpick,
+    Sparsemax,
+    StickBreaking,
+    Unnormalized,
+)
 from .statistics import Stats, Top
 from .step import Memory, attend_step
 from .weights import Weights
@@ -49,10 +60,13 @@ __all__ = [
     "RelativeBias",
     "Rotary",
     "ScaledDot",
+    "Sigmoid",
     "SoftCap",
     "Softmax",
+    "Softpick",
     "Sparsemax",
     "Stats",
+    "StickBreaking",
     "Top",
     "Unnormalized",
     "Weights",

@@ -90,9 +90,10 @@ def attend(
     sequences, zero after the end of the others. `attend_packed` takes cumulative lengths.
 
     - `energy`: `ScaledDot()`, `Additive(…)`, …, or any function of (q, k) whose entry (i, j) depends on q_i and k_j.
-    - `normalize`: `Softmax()`, `Proportional()`, `Sparsemax()`, `Entmax()`, `Hard()`, `Unnormalized()`, or any function
-      of (energies) or (energies, mask) that gives weights along the last dimension. Without `mask` it sees −10³⁰ for
-      masked keys, so a function that adds energies up needs the mask.
+    - `normalize`: `Softmax()`, `Proportional()`, `Sparsemax()`, `Entmax()`, `Hard()`, `Sigmoid()`, `Softpick()`,
+      `StickBreaking()`, `Unnormalized()`, or any function of (energies) or (energies, mask) that gives weights along
+      the last dimension. Without `mask` it sees −10³⁰ for masked keys, so a function that adds energies up needs the
+      mask.
     - `mask`: `causal() & padding(lengths)`, …, a boolean tensor, True where a query may see a key, or FlexAttention's
       `mask_mod`, a function of (b, h, q_idx, kv_idx). A query that may see none gets zeros. Keys and values that no
       query sees count as zeros, so padding may hold NaN and ∞; in a key that some queries see they may reach others.

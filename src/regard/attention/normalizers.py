@@ -94,15 +94,52 @@ class Normalizer(Part):
         """The logarithm of a softmax's denominator, differentiable, −∞ for an empty row; None for other normalizers."""
         return None
 
-    def log_weigh_(self, e: Float[Tensor, "*batch k"], state: Float[Tensor, "*batch 1"]) -> Tensor | None:
-        """log w, computed in place of the energies; None where it is no cheaper than the logarithm of the weights."""
+    # Rows of energies of any size. The energies may be changed
+
+    def row_state(self, e: Float[Tensor, "*batch k"]) -> RowState:
+        """The state of rows of any size."""
+        return RowState(self.state(e))
+
+    def one_number(self, state: RowState) -> Float[Tensor, "*batch"]:
+        """Anchor and rest joined: the state of the energies as they are."""
+        return state.rest
+
+    def joined(self, state: RowState) -> RowState:
+        """The same without an anchor, where one number is enough for every row."""
+        return state
+
+    def holds(self, state: Float[Tensor, "*batch"]) -> bool:
+        """Whether this one number is enough for every row; assumed where it cannot be read."""
+        return True
+
+    def weigh_rows(self, e: Float[Tensor, "*batch k"], state: RowState, j: Int[Tensor, " k"]) -> Tensor:
+        """`weigh` for rows of any size."""
+        return self.weigh(e, state.rest[..., None], j)
+
+    def log_weigh_rows(self, e: Float[Tensor, "*batch k"], state: RowState) -> Tensor | None:
+        """log w, for rows of any size; None, with the energies as they were, where the logarithm of w is as cheap."""
         return None
 
-    # Rows of any size: energies relative to the largest of their row
 
-    def anchor(self, e: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch 1"] | None:
-        """The energy that those of each row are taken relative to; None for a normalizer that has no such energy."""
-        return None
+class Stateless(Normalizer):
+    """A normalizer whose weights need nothing of their row but energies: their own, or all where not `pointwise`."""
+
+    def state(self, e: Tensor) -> Tensor:
+        return e.new_zeros(e.shape[:-1])
+
+    def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
+        return self(e)
+
+
+class Anchored(Normalizer):
+    """A normalizer of energies relative to an anchor, one energy of each row, in which no large numbers cancel.
+
+    A subclass of a known one may compute something else, and is given the energies as they are.
+    """
+
+    def anchor(self, e: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch 1"]:
+        """The energy that those of each row are taken relative to."""
+        raise NotImplementedError
 
     def relative_(self, e: Float[Tensor, "*batch k"], anchor: Float[Tensor, "*batch 1"]) -> Tensor:
         """Energies relative to the anchor of their row, in place, no larger than those of the anchor itself.
@@ -112,59 +149,49 @@ class Normalizer(Part):
         """
         raise NotImplementedError
 
-    def one_number(self, state: RowState) -> Float[Tensor, "*batch"]:
-        """Anchor and rest joined: the state of the energies as they are."""
+    def rest(self, e: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch"]:
+        """The state of relative energies."""
         raise NotImplementedError
 
     def is_enough(self, state: Float[Tensor, "*batch"]) -> Bool[Tensor, "*batch"]:
-        """Of which rows this one number is enough."""
-        return torch.ones_like(state, dtype=torch.bool)
+        """Of which rows this one number is enough: a logarithm that is small, +∞ for an empty row."""
+        return ~(state.abs() > ONE_NUMBER) | (state == torch.inf)  # of a row of NaN all numbers are NaN
 
-    def row_state(self, e: Float[Tensor, "*batch k"]) -> RowState:
-        """The state of rows of any size. The energies are changed."""
+    def state(self, e: Tensor) -> Tensor:
+        return self.one_number(self.moved(e.detach().clone()))
+
+    def moved(self, e: Tensor) -> RowState:
+        """The anchor and the rest. The energies are changed."""
         anchor = self.anchor(e)
-        if anchor is None:
-            return RowState(self.state(e))
-        return RowState(self.state(self.relative_(e, anchor)), anchor.squeeze(-1))
+        return RowState(self.rest(self.relative_(e, anchor)), anchor.squeeze(-1))
+
+    def row_state(self, e: Tensor) -> RowState:
+        return RowState(self.state(e)) if self.opaque else self.moved(e)
 
     def joined(self, state: RowState) -> RowState:
-        """The same without an anchor, where one number is enough for every row."""
         if state.anchor is None:
             return state
         one = self.one_number(state)
         return RowState(one) if self.holds(one) else state
 
-    def holds(self, state: Float[Tensor, "*batch"]) -> bool:
-        """Whether this one number is enough for every row; assumed where it cannot be read."""
+    def holds(self, state: Tensor) -> bool:
         return not readable(state) or bool(self.is_enough(state).all())
 
-    def weigh_rows(self, e: Float[Tensor, "*batch k"], state: RowState, j: Int[Tensor, " k"]) -> Tensor:
-        """`weigh` for rows of any size. The energies may be changed."""
+    def weigh_rows(self, e: Tensor, state: RowState, j: Tensor) -> Tensor:
         if state.anchor is not None:
             e = self.relative_(e, state.anchor[..., None])
         return self.weigh(e, state.rest[..., None], j)
 
-    def log_weigh_rows(self, e: Float[Tensor, "*batch k"], state: RowState) -> Tensor | None:
-        """`log_weigh_` for rows of any size; None, with the energies as they were, where it is not defined."""
-        if self.opaque or type(self).log_weigh_ is Normalizer.log_weigh_:
-            return None
-        if state.anchor is not None:
-            e = self.relative_(e, state.anchor[..., None])
-        return self.log_weigh_(e, state.rest[..., None])
 
-
-class ShiftInvariant(Normalizer):
-    """A normalizer with normalize(e + c) = normalize(e): a row is moved so that its largest energy is 0.
-
-    A subclass of a known one may compute something else, and is given the energies as they are.
-    """
+class ShiftInvariant(Anchored):
+    """normalize(e + c) = normalize(e): a row is moved so that its largest energy is 0."""
 
     def scaled(self, e: Tensor) -> Tensor:
         """The energies times what the formula multiplies them by."""
         raise NotImplementedError
 
-    def anchor(self, e: Tensor) -> Tensor | None:
-        return None if self.opaque else largest(e)
+    def anchor(self, e: Tensor) -> Tensor:
+        return largest(e)
 
     def relative_(self, e: Tensor, anchor: Tensor) -> Tensor:
         return e.sub_(anchor).clamp_(max=0)
@@ -173,9 +200,6 @@ class ShiftInvariant(Normalizer):
         assert state.anchor is not None
         moved = self.scaled(state.anchor)
         return state.rest + moved.masked_fill(moved == torch.inf, -torch.inf)  # +∞ would be an empty row
-
-    def is_enough(self, state: Tensor) -> Tensor:
-        return ~(state.abs() > ONE_NUMBER) | (state == torch.inf)  # of a row of NaN all numbers are NaN
 
 
 def largest(e: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch 1"]:
@@ -281,34 +305,35 @@ class Softmax(ShiftInvariant):
     def scaled(self, e: Tensor) -> Tensor:
         return e if self.temperature == 1 else e / self.temperature
 
+    def moved(self, e: Tensor) -> RowState:
+        return ShiftInvariant.moved(self, e if self.sink is None else self.with_sink(e))
+
     def state(self, e: Tensor) -> Tensor:
-        e = e if self.sink is None else self.with_sink(e)
-        if self.temperature == 1:
-            return mark_empty(torch.logsumexp(e, dim=-1))
-        top = largest(e)
-        rest = mark_empty(torch.logsumexp(self.scaled(e - top), dim=-1))
-        return self.one_number(RowState(rest, top.squeeze(-1)))
+        if self.temperature == 1 and self.sink is None:  # the same in half the time
+            return self.rest(e)
+        return ShiftInvariant.state(self, e)
+
+    def rest(self, e: Tensor) -> Tensor:
+        return mark_empty(torch.logsumexp(self.scaled(e), dim=-1))
 
     def logsumexp(self, e: Tensor) -> Tensor | None:
         e = e if self.sink is None else self.with_sink(e)
         empty = empty_rows(e)
         return torch.logsumexp(self.scaled(e.masked_fill(empty, 0)), dim=-1).masked_fill(empty.squeeze(-1), -torch.inf)
 
-    def row_state(self, e: Tensor) -> RowState:
-        if self.sink is None:
-            return ShiftInvariant.row_state(self, e)
-        return Softmax(self.temperature).row_state(self.with_sink(e))
-
     def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
         return torch.exp(self.scaled(e) - state)
 
-    def log_weigh_(self, e: Tensor, state: Tensor) -> Tensor | None:
-        return (e if self.temperature == 1 else e.div_(self.temperature)).sub_(state)
+    def log_weigh_rows(self, e: Tensor, state: RowState) -> Tensor | None:
+        if self.opaque:
+            return None
+        e = e if state.anchor is None else self.relative_(e, state.anchor[..., None])
+        return (e if self.temperature == 1 else e.div_(self.temperature)).sub_(state.rest[..., None])
 
 
 @dataclass(frozen=True, slots=True)
-class Unnormalized(Normalizer):
-    """w_ij = e_ij: z_i = Σ_j energy(q_i, k_j) v_j. A masked key weighs 0. State: 0, since a weight needs nothing else.
+class Unnormalized(Stateless):
+    """w_ij = e_ij: z_i = Σ_j energy(q_i, k_j) v_j. A masked key weighs 0.
 
     With `Exact` the values of all equal keys are added up. Weights may be negative or exceed one and do not sum to one.
     So of their statistics the entropy has no meaning (it is NaN where a weight is negative); the others do.
@@ -321,12 +346,6 @@ class Unnormalized(Normalizer):
     def __call__(self, e: Tensor) -> Tensor:
         return e
 
-    def state(self, e: Tensor) -> Tensor:
-        return e.new_zeros(e.shape[:-1])
-
-    def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
-        return e
-
 
 class Unchanged(Unnormalized):
     """w_ij = e_ij of energies that are weights already, of a matrix that is kept."""
@@ -336,7 +355,84 @@ class Unchanged(Unnormalized):
 
 
 @dataclass(frozen=True, slots=True)
-class Proportional(Normalizer):
+class Sigmoid(Stateless):
+    """w_ij = σ(e_ij + b): each key for itself (Ramapuram et al. 2024, who begin with b = −log T_k).
+
+    Rows do not sum to one. A learned b is a `Bias` of the energies, which may differ among heads.
+    """
+
+    bias: float = 0.0
+    opaque = False
+
+    def __call__(self, e: Tensor) -> Tensor:
+        return torch.sigmoid(e + self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class StickBreaking(Stateless):
+    """w_ij = σ(e_ij) Π_{k > j} (1 − σ(e_ik)): from the last key that a query sees to the first, each takes its share of
+    what is left (Tan et al. 2025, who mask the query's own key, `causal(-1)`).
+
+    Rows sum to one less what is left at the first key. Keys are in order, so that there are no positions.
+    """
+
+    opaque = False
+    pointwise = False
+
+    def __call__(self, e: Tensor) -> Tensor:
+        left = torch.nn.functional.logsigmoid(-e)  # log(1 − σ(e)), 0 for a masked key
+        after = torch.nn.functional.pad(left.flip(-1).cumsum(-1), (1, -1)).flip(-1)
+        return torch.sigmoid(e) * after.exp()
+
+
+@dataclass(frozen=True, slots=True)
+class Softpick(Anchored):
+    """w_ij = max(exp(e_ij) − 1, 0) / Σ_j |exp(e_ij) − 1| (Zuhri, Fuadi & Aji 2025).
+
+    Energies ≤ 0 weigh nothing, but count in the sum: rows sum to at most one. State: the logarithm of the sum, +∞ for a
+    row whose energies are all 0, which gives zeros (the authors add 1e-6 to the sum instead).
+    """
+
+    absent = 0.0
+    opaque = False
+
+    def __call__(self, e: Tensor) -> Tensor:
+        size = self._sizes(e, self.anchor(e))
+        total = size.sum(dim=-1, keepdim=True)
+        return size.where(e > 0, 0) / total.masked_fill(total == 0, 1)
+
+    def anchor(self, e: Tensor) -> Tensor:
+        return largest(e).clamp_min(0)
+
+    def _sizes(self, e: Tensor, anchor: Tensor) -> Tensor:
+        """|exp(e) − 1| / exp(anchor)"""
+        return _distance_from_one(e) * (e.clamp_min(0) - anchor).clamp_max(0).exp()
+
+    def moved(self, e: Tensor) -> RowState:
+        anchor = self.anchor(e)
+        return RowState(mark_empty(self._sizes(e, anchor).sum(dim=-1).log()), anchor.squeeze(-1))
+
+    def one_number(self, state: RowState) -> Tensor:
+        assert state.anchor is not None
+        return state.rest + state.anchor
+
+    def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
+        return self.weigh_rows(e, RowState(state.squeeze(-1)), j)
+
+    def weigh_rows(self, e: Tensor, state: RowState, j: Tensor) -> Tensor:
+        power = e.clamp_min(0)
+        if state.anchor is not None:
+            power = (power - state.anchor[..., None]).clamp_max(0)
+        return _distance_from_one(e).where(e > 0, 0) * (power - state.rest[..., None]).exp()
+
+
+def _distance_from_one(e: Tensor) -> Tensor:
+    """|exp(e) − 1| / exp(max(e, 0)), with all digits for any energy."""
+    return -torch.expm1(-e.abs())
+
+
+@dataclass(frozen=True, slots=True)
+class Proportional(Anchored):
     """w_ij = e_ij / Σ_j e_ij, for energies ≥ 0: the look-up family. State: the sum.
 
     A row whose energies are all zero (no key matches) gives zeros.
@@ -350,7 +446,7 @@ class Proportional(Normalizer):
         e = e / _power_of_two(e)
         return self.weigh(e, e.sum(dim=-1, keepdim=True), e)
 
-    def state(self, e: Tensor) -> Tensor:
+    def rest(self, e: Tensor) -> Tensor:
         _check(e)
         return e.sum(dim=-1)
 
@@ -358,8 +454,8 @@ class Proportional(Normalizer):
         nothing = state == 0
         return (e / state.masked_fill(nothing, 1)).masked_fill(nothing, 0)
 
-    def anchor(self, e: Tensor) -> Tensor | None:
-        return None if self.opaque else _power_of_two(e)
+    def anchor(self, e: Tensor) -> Tensor:
+        return _power_of_two(e)
 
     def relative_(self, e: Tensor, anchor: Tensor) -> Tensor:
         return e.div_(anchor)
@@ -474,11 +570,9 @@ class _Thresholded(ShiftInvariant):
         """Rows of weights from rows of scaled energies, differentiable."""
         return self.raised(x - self.threshold(x))
 
-    def state(self, e: Tensor) -> Tensor:
-        empty, top = empty_rows(e), largest(e)
-        threshold = self.threshold(self.scaled(e.masked_fill(empty, 0) - top))
-        state = self.one_number(RowState(threshold, top))
-        return state.masked_fill(empty, torch.inf).squeeze(-1)
+    def rest(self, e: Tensor) -> Tensor:
+        empty = empty_rows(e)
+        return self.threshold(self.scaled(e.masked_fill(empty, 0))).masked_fill(empty, torch.inf).squeeze(-1)
 
     def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
         return self.raised(self.scaled(e) - state)
@@ -504,11 +598,15 @@ class Sparsemax(_Thresholded):
         return (inside.sum(dim=-1, keepdim=True) - 1) / support.sum(dim=-1, keepdim=True)
 
 
+SOFTEST = 1.01
+"""The least α of `Entmax`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entmax(_Thresholded):
     """w_ij = max((α − 1) e_ij − τ_i, 0)^(1/(α−1)) (Peters, Niculae & Martins 2019, eq. 8).
 
-    α → 1 is softmax, α = 2 sparsemax. τ is found by bisection to the last bit, for any α > 1. A tensor of one number
+    α → 1 is softmax, α = 2 sparsemax. τ is found by bisection to the last bit, for any α ≥ 1.01. A tensor of one number
     gets a gradient (Correia, Niculae & Martins 2019, proposition 1): make `Entmax(self.alpha)` where it is used.
     """
 
@@ -524,8 +622,9 @@ class Entmax(_Thresholded):
                 )
             if not readable(self.alpha):
                 return
-        if not self.alpha > 1:
-            raise ValueError(f"Entmax needs alpha > 1, got {self.alpha}; alpha = 1 is Softmax()")
+        # Energies are multiplied by α − 1, a weight is a power of 1/(α − 1): near 1 nothing of a float32 is left.
+        if not self.alpha >= SOFTEST:
+            raise ValueError(f"Entmax needs alpha ≥ {SOFTEST}, got {self.alpha}; alpha = 1 is Softmax()")
 
     def scaled(self, e: Tensor) -> Tensor:
         return e * (self.alpha - 1)
@@ -573,7 +672,7 @@ MASKED = -1e30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FunctionNormalizer(Normalizer):
+class FunctionNormalizer(Stateless):
     """w_i = function(e_i) or function(e_i, mask_i), for rows of all keys: [..., T_k] in, [..., T_k] out.
 
     A function of the energies alone is given −10³⁰ for masked keys. A function of energies and mask is given 0 for
@@ -603,12 +702,6 @@ class FunctionNormalizer(Normalizer):
             shape = list(w.shape) if isinstance(w, torch.Tensor) else type(w).__name__
             raise ValueError(f"normalize gave {shape}; expected weights of the energies' shape, {list(e.shape)}")
         return w.to(e.dtype).masked_fill(masked, 0)
-
-    def state(self, e: Tensor) -> Tensor:
-        return e.new_zeros(e.shape[:-1])
-
-    def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
-        return self(e)
 
     def check_rows(self, rows: Callable[[], Tensor]) -> None:
         if traced():

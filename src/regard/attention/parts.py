@@ -10,6 +10,7 @@ its tensors, describes itself for a trace, and is rebuilt. A subclass gets all o
 
 from __future__ import annotations
 
+import functools
 import inspect
 from contextlib import nullcontext
 from copy import copy
@@ -23,6 +24,8 @@ from torch.overrides import TorchFunctionMode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
+
+    from jaxtyping import Float, Int
 
     Batch = tuple[Tensor, ...]
     Index = slice | Tensor
@@ -251,17 +254,12 @@ class ChangedInPlaceError(RuntimeError):
 
 
 class TensorVersions:
-    """The version counters of some tensors at one moment. Inference tensors have none, and count as unchanged."""
+    """The versions of some tensors at one moment, by which a change in place is noticed."""
 
-    def __init__(self, tensors: Iterable[Tensor], versions: Iterable[int | None] | None = None) -> None:
+    def __init__(self, tensors: Iterable[Tensor], versions: Iterable[Version] | None = None) -> None:
         """`versions` are those of an earlier moment; by default it is now."""
         self.tensors = list(tensors)
-        if versions is not None:
-            self._versions = list(versions)
-        elif torch.compiler.is_compiling():
-            self._versions = [None] * len(self.tensors)
-        else:
-            self._versions = [None if x.is_inference() else x._version for x in self.tensors]
+        self._versions = [version_of(x) for x in self.tensors] if versions is None else list(versions)
 
     def require_unchanged(self, consequence: str) -> None:
         """Raise where one of the tensors was changed; `consequence` says what cannot be computed then."""
@@ -275,9 +273,48 @@ class TensorVersions:
         return any(version != version_of(x) for x, version in zip(self.tensors, self._versions, strict=True))
 
 
-def version_of(x: Tensor) -> int | None:
-    """The version counter of a tensor: how often it was changed in place. None for an inference tensor."""
-    return None if torch.compiler.is_compiling() or x.is_inference() else x._version
+class Fingerprint:
+    """One whole number per row of a tensor, from its bits and their places: which rows changed, in O(T · D) time."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self, x: Float[Tensor, "*rows d"]) -> None:
+        x = torch.view_as_real(x.detach()).flatten(-2) if x.is_complex() else x.detach()
+        bits = x.view(BITS[x.element_size()])
+        # Products and sums of whole numbers are exact in any order. Odd factors: none of them takes a bit away.
+        factors = _odd_numbers(bits.shape[-1], torch.promote_types(bits.dtype, torch.int32), bits.device)
+        self.rows: Int[Tensor, " *rows"] = (bits * factors).sum(-1)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fingerprint) and torch.equal(self.rows, other.rows)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+Version = int | Fingerprint | None
+
+
+@functools.lru_cache(maxsize=256)
+def _odd_numbers(count: int, dtype: torch.dtype, device: torch.device) -> Int[Tensor, " count"]:
+    with torch.inference_mode(False):
+        return (2 * torch.arange(count, device=device) + 1).to(dtype)
+
+
+def version_of(x: Tensor) -> Version:
+    """How often a tensor was changed in place, by its version counter. An inference tensor has none: a fingerprint.
+
+    None for one that has neither, because it exists only while it is traced.
+    """
+    if torch.compiler.is_compiling():
+        return None
+    return fingerprint(x) if x.is_inference() else x._version
+
+
+def fingerprint(x: Tensor) -> Fingerprint | None:
+    """None for tensors without numbers: of a subclass, of a meta device, sparse or nested."""
+    plain = type(x) in (Tensor, nn.Parameter) and x.layout == torch.strided and not x.is_nested and not x.is_meta
+    return Fingerprint(x if x.dim() else x[None]) if plain else None
 
 
 def function_tensors(function: Callable[..., Any]) -> list[Tensor]:

@@ -231,8 +231,12 @@ class Fidelity:
 
     @property
     def result(self) -> Tensor:
-        # Zero output and zero error is a perfect match, not 0/0.
-        return torch.where(self.error == 0, 0, self.error.sqrt() / self.norm.sqrt())
+        return relative_error(self.error, self.norm)
+
+
+def relative_error(error: Float[Tensor, " n"], norm: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """|W·v − out| / |out| from both squares. Zeros that are right match, zeros that are wrong have an error of 1."""
+    return torch.where(norm == 0, (error != 0).to(norm.dtype), error.sqrt() / norm.sqrt())
 
 
 # The same of contributions, which have signs
@@ -380,21 +384,22 @@ def blocks(weights: Weights, with_log: bool = False, least: int = 1, whole: bool
 
     A block is valid until the next one: it is computed in the same memory.
     """
-    sources = weights.sources
+    sources, factors = weights.sources, weights.flat_sources()
     for _, one in sources:
         # A matrix product of other keys may round energies otherwise than that which the anchors come from.
-        whole = whole or len(sources) > 1 or not one.normalize.nonnegative or one.row_state().anchor is not None
+        whole = whole or bool(weights.terms) or not one.normalize.nonnegative or one.row_state().anchor is not None
     first = sources[0][1]
     # Two buffers for all blocks: a fresh 4 MiB tensor per operation costs more in page faults than in work.
     buffers = tuple(torch.empty(0, dtype=first.precision, device=first.device) for _ in range(2))
     for n, rows, entries, queries in _parts(first, first.flat()):
         last = weights.keys if whole else min(weights.keys, max(least, _reach(first.flat(), entries, queries)))
-        if len(sources) == 1:
+        if not weights.terms:
             w, log = _rows(first, n, rows, last, with_log, *buffers)
         else:
             w = buffers[0].new_zeros(n.stop - n.start, rows.stop - rows.start, last)
-            for factor, one in sources:
-                w.add_(_rows(one, n, rows, last, False, *buffers)[0], alpha=factor)
+            for factor, one in factors:
+                own = _rows(one, n, rows, last, False, *buffers)[0]
+                w.add_(own * (factor[n, rows] if isinstance(factor, torch.Tensor) else factor))
             log = w.log() if with_log else None
         yield Block(w, log, n, rows, positions(queries, weights.device))
 

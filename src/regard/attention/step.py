@@ -105,14 +105,18 @@ class Memory:
             return w.to(self.values.dtype) @ self.values
 
     def look(
-        self, a: Float[Tensor, "sentences queries d"], mask: Mask | None = None
+        self,
+        a: Float[Tensor, "sentences queries d"],
+        mask: Mask | None = None,
+        factor: Float[Tensor, "sentences queries places"] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """z, w and the state of the normalizer, for projected queries."""
-        if self._entries is not None:
+        if self._entries is not None and factor is None:
             seen = self.seen(a.shape[1], mask)
             return *additive_steps.Look.apply(a, self._weight, self._edge, self._entries, self.places, seen), None
         e = self.energies(a, mask)
         w, state = self.normalize.both(e) if listeners else (self.normalize(e), None)
+        w = w if factor is None else w * factor
         return self.mix(w), w, state
 
     def write(self, k: Float[Tensor, "sentences d_k"], v: Float[Tensor, "sentences d_v"]) -> None:
@@ -155,21 +159,25 @@ class Memory:
 
 
 def attend_step(
-    q: Float[Tensor, "rows d_q"], memory: Memory, *, mask: Mask | None = None
+    q: Float[Tensor, "rows d_q"],
+    memory: Memory,
+    *,
+    mask: Mask | None = None,
+    factor: Float[Tensor, "sentences beams places"] | None = None,
 ) -> tuple[Float[Tensor, "rows d_v"], Float[Tensor, "rows places"]]:
     """z = Σ_j w_j v_j and w = normalize(energy(q, k_j)), for one query per row: `attend` with keys projected once.
 
     There may be several rows per sentence of the memory (the beams of a search), one sentence after the other; they
     share its keys and values. `mask` hides places besides padding: a mask over [sentences, rows of a sentence, places].
-    A memory without places gives zeros.
+    A memory without places gives zeros. A `factor` multiplies the weights (Luong's local-p).
 
-    `watch` records the step as it records a call of `attend`.
+    `watch` records the step as it records a call of `attend`; not with a factor, which is part of no normalizer.
     """
     if not memory.places:
         return memory.values.new_zeros(q.shape[0], memory.values.shape[-1]), q.new_zeros(q.shape[0], 0)
     a = memory.query(q.unflatten(0, (memory.keys.shape[0], -1)))  # [sentences, beams, d]
-    z, w, state = memory.look(a, mask)
-    if listeners:
+    z, w, state = memory.look(a, mask, factor)
+    if listeners and factor is None:
         z = _notify(a, memory, z, state, mask)
     return z.flatten(0, 1), w.flatten(0, 1)
 

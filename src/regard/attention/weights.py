@@ -6,7 +6,7 @@ In floating point one number cannot hold a row of large energies, where lse = ma
 term: such rows have two (`RowState`), computed from the energies when weights are read.
 
 A matrix that a model made itself is kept (`Weights.of_matrix`), and matrices that it adds or subtracts are a sum of
-Weights, a · w1 + b · w2. All are asked in the same way.
+Weights, a · w1 + b · w2, with one factor for all rows or one for each. All are asked in the same way.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from . import statistics
 from .energy_matrix import EnergyMatrix
 from .kernels import statistics as kernels
 from .normalizers import RowState, Unchanged, mark_empty
-from .parts import TensorVersions, as_range, exact, positions, readable, select, span
+from .parts import TensorVersions, as_range, exact, fits, positions, readable, select, span
 from .statistics import Stats, Top, blocks, flat_outputs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Self
 
     from jaxtyping import Float
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from .normalizers import Normalizer
     from .statistics import Block, Statistic, Table
 
+    Term = tuple[float | Tensor, "Weights"]
+    """A factor, a number or [*batch, T_q, 1], and what it multiplies."""
 
 SOME = 1 << 14
 """Energies from which on it is worth looking whether a mask hides any of them."""
@@ -46,10 +48,10 @@ class Weights:
     Shapes are [*batch, T_q, T_k]. `w[0, 3]` selects from the leading dimensions (batch entry 0, head 3) and
     `w.rows(1000)` selects queries; both return `Weights` without computing anything. Only `dense`, `log_prob` and
     `logsumexp` build a graph for gradients. Dropout is not part of the weights. Queries, keys and boolean masks are not
-    copied. Once they are changed in place every method raises, except for tensors made in `torch.inference_mode`, whose
-    changes PyTorch does not count.
+    copied. Once they are changed in place every method raises.
 
-    `a * w1 + b * w2` is the sum of two matrices of one shape, and answers as they do.
+    `a * w1 + b * w2` is the sum of two matrices of one shape, and answers as they do. A factor is a number, or a tensor
+    that broadcasts to [*batch, T_q, 1]: one per head (λ of differential attention) or per row (a gate).
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class Weights:
         self.kernel_state = None if state is None else state.detach().reshape(energies.count, energies.queries)
         """The state [n, T_q] that the kernel left, one number per row, for all matrices and queries."""
         self._states = _RowStates(self.kernel_state, self._normalize)
-        self.terms: tuple[tuple[float, Weights], ...] = ()
+        self.terms: tuple[Term, ...] = ()
         """The factors and Weights of a sum; empty for other weights."""
         self.entries: Sequence[int] = range(energies.count)
         """Which matrices are selected, counted over the flattened batch."""
@@ -85,8 +87,8 @@ class Weights:
     # Sums
 
     @classmethod
-    def _sum(cls, *terms: tuple[float, Weights]) -> Weights:
-        flat = tuple((float(factor) * own, one) for factor, x in terms for own, one in x.sources)
+    def _sum(cls, *terms: Term) -> Weights:
+        flat = tuple((x._factor(factor) * own, one) for factor, x in terms for own, one in x.sources)
         shapes = {one.shape for _, one in flat}
         if len(shapes) > 1:
             raise ValueError(f"weights of one shape can be added, got {' and '.join(str(list(x)) for x in shapes)}")
@@ -94,12 +96,31 @@ class Weights:
         whole.terms = flat
         return whole
 
+    def _factor(self, x: float | Tensor) -> float | Float[Tensor, "*batch q 1"]:
+        """A factor of these weights: a number as it is, a tensor as a copy with a number for each row."""
+        if not isinstance(x, torch.Tensor):
+            return float(x)
+        rows = (*self.shape[:-1], 1)
+        if not fits(tuple(x.shape), rows):
+            raise ValueError(
+                f"a factor of weights {list(self.shape)} is a number or a tensor that broadcasts to {list(rows)}, one "
+                f"for each row; got {list(x.shape)}"
+            )
+        return x.expand(rows).clone().reshape(*self._shape, len(self.queries), 1)
+
     @property
-    def sources(self) -> tuple[tuple[float, Weights], ...]:
+    def sources(self) -> tuple[Term, ...]:
         """The terms, or the weights themselves with the factor 1."""
         return self.terms or ((1.0, self),)
 
-    def __mul__(self, factor: float) -> Weights:
+    def flat_sources(self) -> list[Term]:
+        """The same with factors [n, rows, 1], without a graph."""
+        return [
+            (x.detach().reshape(-1, *x.shape[-2:]) if isinstance(x, torch.Tensor) else x, one)
+            for x, one in self.sources
+        ]
+
+    def __mul__(self, factor: float | Tensor) -> Weights:
         return self._sum((factor, self))
 
     __rmul__ = __mul__
@@ -109,6 +130,9 @@ class Weights:
 
     def __add__(self, other: Weights) -> Weights:
         return self._sum((1.0, self), (1.0, other)) if isinstance(other, Weights) else NotImplemented
+
+    def __radd__(self, other: int) -> Weights:
+        return self if other == 0 else NotImplemented  # what `sum` begins with
 
     def __sub__(self, other: Weights) -> Weights:
         return self._sum((1.0, self), (-1.0, other)) if isinstance(other, Weights) else NotImplemented
@@ -185,19 +209,23 @@ class Weights:
             chosen = every[index]
         except IndexError as error:
             raise IndexError(f"{error}; the leading shape is {list(self._shape)}") from None
-        part = self._part(tuple((factor, one[index]) for factor, one in self.terms))
+        part = self._part(lambda x: x[index], lambda one: one[index])
         part._shape, part.entries = tuple(chosen.shape), as_range(chosen.flatten().tolist())
         return part
 
     def rows(self, queries: int | slice | Sequence[int]) -> Self:
         """Only these queries; one query stays a row: shape [*batch, 1, T_k]."""
-        part = self._part(tuple((factor, one.rows(queries)) for factor, one in self.terms))
+        among = range(len(self.queries))
+        part = self._part(
+            lambda x: x[..., span(select(queries, among, "query"), x.device), :], lambda one: one.rows(queries)
+        )
         part.queries, part._vector = select(queries, self.queries, "query"), False
         return part
 
-    def _part(self, terms: tuple[tuple[float, Weights], ...]) -> Self:
+    def _part(self, rows: Callable[[Tensor], Tensor], part_of: Callable[[Weights], Weights]) -> Self:
         part = copy(self)
-        part._own, part.terms = None, terms
+        part._own = None
+        part.terms = tuple((rows(x) if isinstance(x, torch.Tensor) else x, part_of(one)) for x, one in self.terms)
         return part
 
     def flat(self) -> EnergyMatrix:
@@ -265,7 +293,10 @@ class Weights:
     def dense(self) -> Float[Tensor, "*batch q k"]:
         """The whole matrix, differentiable. The only method that takes O(T²) memory."""
         if self.terms:
-            return sum(factor * one.dense() for factor, one in self.terms)  # type: ignore[return-value]
+            rows = (*self.shape[:-1], 1)  # without a dimension for queries where there is one vector
+            factors = [x.reshape(rows) if isinstance(x, torch.Tensor) else x for x, _ in self.terms]
+            terms = zip(factors, self.terms, strict=True)
+            return sum(x * one.dense() for x, (_, one) in terms)  # type: ignore[return-value]
         e = self._live().block(*self._index(), slice(0, self.keys), self.normalize.absent)
         if self.normalize.selects_key:  # the keys that were selected, not new ones
             w = self.normalize.weigh_rows(e, self.row_state(), torch.arange(e.shape[-1], device=e.device))
@@ -282,7 +313,7 @@ class Weights:
         """Any rectangle of it: `w.tile(slice(100, 164), slice(0, 64))`; single indices keep their dimension."""
         part = self.rows(rows)
         keys = select(cols, range(self.keys), "key")
-        w = sum(factor * one._block(keys) for factor, one in part.terms) if part.terms else part._block(keys)
+        w = sum(x * one._block(keys) for x, one in part.flat_sources()) if part.terms else part._block(keys)
         return w.reshape(*self._shape, len(part.queries), len(keys))  # type: ignore[union-attr]
 
     def _block(self, keys: Sequence[int]) -> Float[Tensor, "n rows keys"]:

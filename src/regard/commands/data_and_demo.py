@@ -14,11 +14,9 @@ if TYPE_CHECKING:
 
     from ..data.rows import Pair
 
-MOVED = ("cache", "idf", "phrasebook", "samples", "scenes")
+MOVED = ("idf", "phrasebook", "samples", "scenes")
 """Commands that were `regard NAME` and are `regard data NAME`."""
-data = typer.Typer(
-    cls=Sorted, no_args_is_help=True, help="What regard generates, keeps or counts: cache, corpora, samples."
-)
+data = typer.Typer(cls=Sorted, no_args_is_help=True, help="What regard generates or counts: corpora, samples, words.")
 app.add_typer(data, name="data")
 
 
@@ -80,36 +78,6 @@ def idf(
         typer.echo(f"{name:<{width}}  {count:>3}  {first:>10.3f}  {second:>20.3f}")
     if len(shown) < len(words):
         typer.echo(f"and {len(words) - len(shown):,} more; --word prints one of them")
-
-
-@data.command()
-def cache(
-    clear: Annotated[bool, typer.Option("--clear", help="Remove everything that no process is using.")] = False,
-) -> None:
-    """Show the cache of prepared corpora, which runs share, or clear it.
-
-    `regard train` keeps encoded corpora and vocabularies there, so that a second run with the same files and settings
-    starts at once. Runs have their own links to the files: they lose nothing when the cache is cleared. The folder is
-    $REGARD_CACHE, else $XDG_CACHE_HOME/regard, else ~/.cache/regard; it is kept below $REGARD_CACHE_LIMIT gigabytes, or
-    20.
-
-    \b
-    Examples:
-      regard data cache
-      regard data cache --clear
-    """
-    from ..data.encoding_cache import KINDS, PreparationCache
-
-    cache = PreparationCache()
-    if clear:
-        removed, left = cache.clear()
-        typer.echo(f"{removed} removed from {cache.folder}" + (f"; {left} in use or not removable" if left else ""))
-        return
-    entries = cache.entries()
-    typer.echo(f"{cache.folder}: {sum(entry.bytes for entry in entries) / 1e6:,.1f} MB")
-    for kind, meaning in KINDS.items():
-        sizes = [entry.bytes for entry in entries if entry.path.parent.name == kind]
-        typer.echo(f"  {len(sizes):>5} {meaning}, {sum(sizes) / 1e6:,.1f} MB")
 
 
 @data.command()

@@ -13,12 +13,12 @@ from ..special_tokens import BEGIN, END, PAD
 from ..wording import count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from jaxtyping import Int, Int64, Shaped
     from torch import Tensor
 
-    from .encoding import BpeDropout, EncodedCorpus
+    from .encoding import EncodedCorpus
 
 
 @dataclass
@@ -59,13 +59,10 @@ class Batches(Dataset[Batch]):
 
     Every pair comes exactly once per epoch over all ranks. The width of a pair is the number of tokens that the encoder
     reads or the decoder predicts, whichever is larger (`EncodedCorpus.widths`). A batch holds at most `tokens` tokens,
-    padding included, or, with `sentences` instead, that many pairs. With `weights`, one for each corpus that was
-    encoded, the pairs of a corpus come so many times per epoch. With `dropout`, words are cut into other pieces in
-    every epoch, and a batch has room for more of them.
+    padding included.
 
-    (seed, epoch) decides the order and nothing else does: `start=n` leaves out the first n batches and gives the rest
-    as they would have come. All epochs and all ranks have equally many batches; those of one step hold pairs of like
-    width over the ranks, and a rank for which no pair is left gets a batch of one empty row.
+    (seed, epoch) decides the order and nothing else does. All epochs and ranks have equally many batches; those of one
+    step hold pairs of like width over the ranks, and a rank for which no pair is left gets a batch of one empty row.
 
     With `fixed_shapes`, widths are rounded up to the next W of `LADDER` and all batches of one W have the same number
     of rows B, filled with empty ones (see `Batch`), so that few shapes occur: source [B, W] (sound: [B, W · stride];
@@ -81,55 +78,38 @@ class Batches(Dataset[Batch]):
         self,
         encoded: EncodedCorpus,
         *,
-        tokens: int | None = None,
-        sentences: int | None = None,
+        tokens: int,
         seed: int = 0,
         epoch: int = 0,
         rank: int = 0,
         world: int = 1,
         fixed_shapes: bool | Literal["full"] = False,
-        start: int = 0,
-        weights: Sequence[int] = (),
-        dropout: BpeDropout | None = None,
     ) -> None:
-        if (tokens is None) == (sentences is None):
-            raise ValueError(f"give tokens= or sentences=, one of them; got tokens={tokens}, sentences={sentences}")
-        if min(tokens or 1, sentences or 1) < 1 or 0 in (tokens, sentences):
-            raise ValueError(f"a batch holds at least one, got tokens={tokens}, sentences={sentences}")
+        if tokens < 1:
+            raise ValueError(f"a batch holds at least one token, got tokens={tokens}")
         if not 0 <= rank < world:
             raise ValueError(f"ranks go from 0 to world − 1, got rank {rank} of {world}")
         self.encoded, self.rank, self.world = encoded, rank, world
         random = np.random.default_rng([seed, epoch])
         width = encoded.widths
-        if dropout is not None:
-            width = dropout.room(width)
-        self._dropout, self._seeds = dropout, (seed, epoch)
         if fixed_shapes:
             width = np.array(LADDER)[np.searchsorted(LADDER, width)]
-        pairs = np.arange(len(encoded))
-        if weights:
-            pairs = np.repeat(pairs, encoded.repeats(weights))
-        shuffled = pairs[random.permutation(len(pairs))]
+        shuffled = random.permutation(len(encoded))
         self._order = shuffled[np.argsort(width[shuffled], kind="stable")]  # within a width, still shuffled
         width = width[self._order]
-        if tokens is not None and len(width) and width[-1] > tokens:
+        if len(width) and width[-1] > tokens:
             long = encoded.rows[self._order[-1]]
             raise ValueError(
                 f"row {long} takes {count_of(int(width[-1]), 'token')}, tokens={tokens}; raise it or drop such rows "
                 "(longest=)"
             )
-        most = np.full_like(width, sentences) if tokens is None else tokens // width  # rows of a batch this wide
+        most = tokens // width  # rows of a batch this wide
         steps = (
             _fixed_width_steps(width, most, world, full=fixed_shapes == "full") if fixed_shapes else _cut(most, world)
         )
-        if not 0 <= start <= len(steps):
-            raise ValueError(
-                f"this epoch has {count_of(len(steps), 'batch', 'batches')}; it cannot start at batch {start}"
-            )
-        self._steps = [steps[i] for i in random.permutation(len(steps))[start:]]
+        self._steps = [steps[i] for i in random.permutation(len(steps))]
 
     def __len__(self) -> int:
-        """How many batches are to come: those of the epoch, less `start`."""
         return len(self._steps)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -140,12 +120,7 @@ class Batches(Dataset[Batch]):
         pairs = self._order[step.begin : step.end][self.rank :: self.world]
         rows = np.full(step.rows or max(len(pairs), 1), EMPTY, np.int64)
         rows[: len(pairs)] = pairs
-        if self._dropout is None or not len(pairs):
-            return collate(self.encoded, rows, step.width)
-        places = range(step.begin + self.rank, step.end, self.world)  # of the pairs in the order of the epoch
-        segmented = self._dropout.segmented(self.encoded, pairs, [(*self._seeds, place) for place in places])
-        rows[: len(pairs)] = np.arange(len(pairs))
-        return collate(segmented, rows, step.width)
+        return collate(self.encoded, rows, step.width)
 
 
 def collate(encoded: EncodedCorpus, pairs: Int64[np.ndarray, "batch"], width: int = 0) -> Batch:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from itertools import chain, islice, pairwise
+from itertools import chain, islice
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ..files import DamagedFileError, read_object, replacing_folder
-from ..special_tokens import BEGIN, END, UNKNOWN
-from ..wording import count_of
-from .tokenizer import SPACE, Tokenizer
+from ..special_tokens import BEGIN, END
 from .tokenizer_pair import LabelSet, UnknownLabelError, inverse_document_frequency
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from jaxtyping import Bool, Float32, Int, Int32, Int64, Shaped
@@ -60,7 +57,6 @@ class CorpusInfo:
     stride: int = 1
     dropped: int = 0  # pairs that had more than `longest` tokens on a side, </s> included
     unreadable: list[str] = field(default_factory=list)  # sources that could not be read, and why
-    ends: Sequence[int] = ()  # the row after the last one of each corpus, where there are several
 
     @property
     def types(self) -> dict[str, str]:
@@ -74,31 +70,41 @@ def encoded_arrays(
     longest: int | None,
     on_bad: Literal["error", "skip"],
     about: CorpusInfo,
+    processes: int = 1,
 ) -> Iterator[Arrays]:
     """The arrays of the pairs that have no more than `longest` tokens on a side, some thousand pairs at a time.
 
     `source_starts` counts from the first pair on. A source or a label that nobody knows is an error, or with
-    on_bad="skip" left out; `about` counts what is left out.
+    on_bad="skip" left out; `about` counts what is left out. Texts may be encoded by several processes.
     """
-    written, stream = 0, iter(pairs)
     is_text = tokenizers.source.kind in ("text", "none")
-    places: dict[str, tuple[int, int]] = {}
-    while chunk := list(islice(stream, CHUNK if is_text else 1)):  # pictures and sounds one by one
-        known = _with_known_labels(chunk, tokenizers.target, on_bad, about.unreadable)
-        if is_text:
-            arrays = _encode_texts(known, tokenizers, longest)
+    stream = iter(pairs)
+    chunks = iter(lambda: list(islice(stream, CHUNK if is_text else 1)), [])  # pictures and sounds one by one
+    known = (_with_known_labels(chunk, tokenizers.target, on_bad, about.unreadable) for chunk in chunks)
+    written = 0
+    if is_text:
+        for count, arrays in _encode_chunks(known, TextEncoder(tokenizers, longest), processes):
+            about.dropped += count - len(arrays["rows"])
             arrays["source_starts"] += written
-        else:
-            try:
-                arrays = _encode_media(known, tokenizers, longest, written, places)
-            except ValueError as error:
-                if on_bad == "error":
-                    raise
-                about.unreadable.append(str(error))
-                continue
-        about.dropped += len(known) - len(arrays["rows"])
+            written += len(arrays["source"])
+            yield _typed(arrays, about)
+        return
+    places: dict[str, tuple[int, int]] = {}
+    for chunk in known:
+        try:
+            arrays = _encode_media(chunk, tokenizers, longest, written, places)
+        except ValueError as error:
+            if on_bad == "error":
+                raise
+            about.unreadable.append(str(error))
+            continue
+        about.dropped += len(chunk) - len(arrays["rows"])
         written += len(arrays["source"])
-        yield {name: np.asarray(arrays[name], kind) for name, kind in about.types.items()}
+        yield _typed(arrays, about)
+
+
+def _typed(arrays: Arrays, about: CorpusInfo) -> Arrays:
+    return {name: np.asarray(arrays[name], kind) for name, kind in about.types.items()}
 
 
 def _with_known_labels(pairs: list[Pair], target: Any, on_bad: Literal["error", "skip"], bad: list[str]) -> list[Pair]:
@@ -119,26 +125,55 @@ def _with_known_labels(pairs: list[Pair], target: Any, on_bad: Literal["error", 
     return known
 
 
-def _encode_texts(pairs: list[Pair], tokenizers: TokenizerPair, longest: int | None) -> Arrays:
-    """`source_starts` from 0."""
-    source, source_lengths = _flat(tokenizers.source, [pair.source for pair in pairs])
-    target, target_lengths = _flat(tokenizers.target, [pair.target for pair in pairs])
-    # What the encoder reads ends in </s>, and what the decoder predicts too.
-    kept = np.ones(len(source_lengths), bool)
-    if longest is not None:
-        kept = np.maximum(source_lengths, target_lengths) + 1 <= longest
-    if not kept.all():
-        source, target = source[np.repeat(kept, source_lengths)], target[np.repeat(kept, target_lengths)]
-        source_lengths, target_lengths = source_lengths[kept], target_lengths[kept]
-    lengths = source_lengths + 1
-    return {
-        "source": _framed(source, source_lengths, []),
-        "target": _framed(target, target_lengths, [BEGIN]),
-        "source_starts": lengths.cumsum() - lengths,
-        "source_lengths": lengths,
-        "target_lengths": target_lengths + 2,
-        "rows": np.array([pair.row for pair in pairs], np.int64)[kept],
-    }
+if TYPE_CHECKING:
+    Texts = tuple[list[str], list[str], list[int]]
+    """Sources, targets and rows: they go to another process sooner than pairs do."""
+
+
+class TextEncoder:
+    """Texts as numbers. Subscripted, since a DataLoader asks for its items so."""
+
+    def __init__(self, tokenizers: TokenizerPair, longest: int | None) -> None:
+        self.tokenizers, self.longest = tokenizers, longest
+
+    def __getitem__(self, texts: Texts) -> tuple[int, Arrays]:
+        """How many pairs there were, and the arrays of those that are short enough; `source_starts` from 0."""
+        sources, targets, rows = texts
+        source, source_lengths = _flat(self.tokenizers.source, sources)
+        target, target_lengths = _flat(self.tokenizers.target, targets)
+        # What the encoder reads ends in </s>, and what the decoder predicts too.
+        kept = np.ones(len(rows), bool)
+        if self.longest is not None:
+            kept = np.maximum(source_lengths, target_lengths) + 1 <= self.longest
+        if not kept.all():
+            source, target = source[np.repeat(kept, source_lengths)], target[np.repeat(kept, target_lengths)]
+            source_lengths, target_lengths = source_lengths[kept], target_lengths[kept]
+        lengths = source_lengths + 1
+        return len(rows), {
+            "source": _framed(source, source_lengths, []),
+            "target": _framed(target, target_lengths, [BEGIN]),
+            "source_starts": lengths.cumsum() - lengths,
+            "source_lengths": lengths,
+            "target_lengths": target_lengths + 2,
+            "rows": np.array(rows, np.int64)[kept],
+        }
+
+
+def _encode_chunks(chunks: Iterable[list[Pair]], encoder: TextEncoder, processes: int) -> Iterator[tuple[int, Arrays]]:
+    """What the encoder makes of each chunk, in order; several processes are a few chunks ahead of what is taken."""
+    texts = (([p.source for p in chunk], [p.target for p in chunk], [p.row for p in chunk]) for chunk in chunks)
+    if processes == 1:
+        return map(encoder.__getitem__, texts)
+    from torch import Generator
+    from torch.utils.data import DataLoader
+
+    how: Any = {"batch_size": None, "collate_fn": lambda item: item, "worker_init_fn": _begin_worker}
+    # Without a generator it draws from the one that models are initialised from.
+    return iter(DataLoader(encoder, sampler=texts, num_workers=processes, generator=Generator(), **how))  # type: ignore[arg-type]
+
+
+def _begin_worker(worker: int) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
 def _encode_media(
@@ -277,13 +312,14 @@ class EncodedCorpus:
         longest: int | None = None,
         folder: str | os.PathLike[str] | None = None,
         on_bad: Literal["error", "skip"] = "error",
+        processes: int = 1,
     ) -> EncodedCorpus:
         """Tokenise a corpus as it streams by, into memory or into a new folder.
 
         A source that cannot be read is an error, or with on_bad="skip" left out and named in `about`.
         """
         about = CorpusInfo(tokenizers.source.dtype, tokenizers.source.shape, tokenizers.source.stride)
-        chunks = encoded_arrays(pairs, tokenizers, longest, on_bad, about)
+        chunks = encoded_arrays(pairs, tokenizers, longest, on_bad, about, processes)
         if folder is None:
             content = {name: bytearray() for name in ARRAYS}
             for arrays in chunks:
@@ -322,18 +358,6 @@ class EncodedCorpus:
             arrays[name] = np.memmap(file, kind, mode="r") if size else np.empty(0, kind)
         return cls(arrays, about, folder)
 
-    def repeats(self, weights: Sequence[int]) -> Int64[np.ndarray, "pairs"]:
-        """The weight of the corpus that each pair belongs to."""
-        ends = self.about.ends
-        if len(weights) != len(ends):
-            raise ValueError(f"{count_of(len(weights), 'weight')} for {count_of(len(ends), 'corpus', 'corpora')}")
-        repeats: Int64[np.ndarray, "pairs"] = np.array(weights)[np.searchsorted(ends, self.rows, side="right")]
-        return repeats
-
-    def arrays(self) -> Arrays:
-        """What `build` writes, by name."""
-        return {name: getattr(self, name).astype(kind, copy=False) for name, kind in self.about.types.items()}
-
     def idf(self, vocabulary: int, formula: IdfFormula = "smoothed") -> Float32[np.ndarray, "vocabulary"]:
         """Inverse document frequency of each source token."""
         text = np.repeat(np.arange(len(self)), self.source_lengths)
@@ -369,117 +393,3 @@ def write_folder(folder: Path, each: Iterable[Arrays], about: CorpusInfo) -> Non
                 file.write(np.ascontiguousarray(arrays[name]).data)
     sizes = {name: (folder / f"{name}.bin").stat().st_size for name in ARRAYS}
     (folder / _INDEX).write_text(json.dumps({"about": asdict(about), "sizes": sizes}), encoding="utf-8")
-
-
-MOST_WORDS = 1 << 20  # that are remembered
-ROOM = 1.5  # how much longer a text may become; if it becomes longer, it stays as it was
-
-
-class BpeDropout:
-    """Cuts the words of encoded pairs into other pieces.
-
-    At every step of the algorithm each merge that could be applied is left out with probability `rate`; the first of
-    those that remain in the order of the vocabulary is applied, and a word is done when none remains. The numbers that
-    a pair comes with decide its pieces, and nothing else: a resumed run, another process or another number of processes
-    cuts it alike.
-
-    `longest` is the maximum number of tokens of a side.
-    """
-
-    def __init__(self, tokenizers: TokenizerPair, rate: float, longest: int) -> None:
-        if not 0 < rate < 1:
-            raise ValueError(f"BPE-dropout leaves out a share of the merges between 0 and 1, got {rate}")
-        self.longest = longest
-        self._source = _Merges(tokenizers.source, rate) if isinstance(tokenizers.source, Tokenizer) else None
-        self._target = _Merges(tokenizers.target, rate) if isinstance(tokenizers.target, Tokenizer) else None
-
-    def room(self, widths: Int64[np.ndarray, "pairs"]) -> Int64[np.ndarray, "pairs"]:
-        """How many tokens pairs of these widths may take."""
-        longer = np.minimum((widths * ROOM).astype(np.int64), self.longest)
-        room: Int64[np.ndarray, "pairs"] = np.maximum(widths, longer)
-        return room
-
-    def segmented(
-        self, encoded: EncodedCorpus, pairs: Sequence[int] | Int64[np.ndarray, "batch"], seeds: Sequence[Sequence[int]]
-    ) -> EncodedCorpus:
-        """A corpus of these pairs alone, cut anew; `seeds` has the numbers that decide how, for each."""
-        room = self.room(encoded.widths[pairs])
-        sources, targets = [], []
-        for pair, most, seed in zip(pairs, room.tolist(), seeds, strict=True):
-            source, target = encoded[int(pair)]
-            random = Random(" ".join(map(str, seed)))
-            if self._source is not None:
-                ids = self._source.cut_again(source[:-1].tolist(), most - 1, random)
-                source = np.array([*ids, END], np.int32)
-            if self._target is not None:
-                ids = self._target.cut_again(target[1:-1].tolist(), most - 1, random)
-                target = np.array([BEGIN, *ids, END], np.int32)
-            sources.append(source)
-            targets.append(target)
-        lengths = np.array([len(source) for source in sources], np.int64)
-        arrays = {
-            "source": np.concatenate([*sources, np.empty(0, encoded.source.dtype)]),
-            "target": np.concatenate([*targets, np.empty(0, np.int32)]),
-            "source_starts": lengths.cumsum() - lengths,
-            "source_lengths": lengths,
-            "target_lengths": np.array([len(target) for target in targets], np.int64),
-            "rows": encoded.rows[pairs],
-        }
-        return EncodedCorpus(arrays, encoded.about)
-
-
-class _Merges:
-    """The merges of one vocabulary."""
-
-    def __init__(self, tokenizer: Tokenizer, rate: float) -> None:
-        model: dict[str, Any] = json.loads(tokenizer.to_json())["model"]
-        if model["type"] != "BPE" or tokenizer.plugin or not tokenizer.encodes_words_alone:
-            raise ValueError(f'tokenizer.dropout leaves out merges of "bpe"; the vocabulary is of type {model["type"]}')
-        self.tokenizer, self.rate = tokenizer, rate
-        self.ids: dict[str, int] = model["vocab"]
-        self.pieces = {number: piece for piece, number in self.ids.items() if number != UNKNOWN}
-        self.merges = {
-            (self.ids[left], self.ids[right]): (rank, self.ids[left + right])
-            for rank, (left, right) in enumerate(model["merges"])
-        }
-        self._parts: dict[str, list[list[int]] | None] = {}  # of words that were cut before
-
-    def _split(self, word: str) -> list[list[int]] | None:
-        """The parts of a word that pieces do not cross, as characters; None where one has no id of its own."""
-        if word not in self._parts:
-            if len(self._parts) == MOST_WORDS:
-                self._parts.clear()
-            known = set(word) <= self.ids.keys()
-            parts = self.tokenizer.split_word(word) if known else []
-            self._parts[word] = [[self.ids[character] for character in part] for part in parts] if known else None
-        return self._parts[word]
-
-    def cut_again(self, ids: list[int], most: int, random: Random) -> list[int]:
-        """Other pieces for the same text; the same where they would be more than `most`. Tags and <unk> stay."""
-        words: list[list[int]] = []  # and tags and <unk>, each alone
-        for number in ids:
-            piece = self.pieces.get(number, "")
-            if not words or not piece or piece.startswith(SPACE) or words[-1][-1] not in self.pieces:
-                words.append([])
-            words[-1].append(number)
-        cut: list[int] = []
-        for each in words:
-            word = "".join(self.pieces.get(number, "") for number in each)
-            # Without a space before it, it is the rest of a word with an <unk>.
-            parts = self._split(word) if word.startswith(SPACE) else None
-            cut += each if parts is None else [number for part in parts for number in self._merged(list(part), random)]
-        return cut if len(cut) <= most else ids
-
-    def _merged(self, symbols: list[int], random: Random) -> list[int]:
-        merges, rate, draw = self.merges, self.rate, random.random
-        while len(symbols) > 1:
-            best, place, merged = len(merges), -1, 0
-            for i, pair in enumerate(pairwise(symbols)):
-                merge = merges.get(pair)
-                # A merge that would not be applied anyway need not be drawn.
-                if merge is not None and merge[0] < best and draw() >= rate:
-                    best, place, merged = merge[0], i, merge[1]
-            if place < 0:
-                break
-            symbols[place : place + 2] = [merged]
-        return symbols

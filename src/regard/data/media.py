@@ -1,14 +1,12 @@
-"""Pictures and sounds as tensors; and how far a picture is from those that a model was trained on."""
+"""Pictures and sounds as tensors."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import struct
 import warnings
 import zipfile
-from dataclasses import asdict, dataclass, replace
 from os.path import getsize, isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -19,86 +17,9 @@ from ..wording import count_of
 from .corpora import scenes, tones
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from jaxtyping import Float, Float64, Int16, UInt8
-
-COARSE = 16  # a picture is averaged to so many cells a side, so that fine noise does not count
-MARGIN = 1.25
-"""A picture is unlike the training pictures if it is farther from their mean than this times the farthest of them."""
-TOLERANCE = 12
-"""Levels of 255 by which neighbouring pixels of a plain area may differ. Fine grain is lost where a picture is made
-smaller, so that a picture with it must not count as less plain."""
-LEAST = 0.015  # standard deviation that is added to every feature, so that one that hardly varies does not decide alone
-
-
-def picture_features(
-    pixels: UInt8[np.ndarray, "size size 3"], tolerance: float = TOLERANCE
-) -> Float64[np.ndarray, "features"]:
-    """What a picture looks like in ten numbers: plain areas, brightness, colourfulness and edges.
-
-    `tolerance`: the difference up to which neighbours count as equal; of averaged cells a third of it.
-    """
-    plain = (np.abs(np.diff(pixels.astype(int).sum(-1), axis=0)) <= 3 * tolerance).mean()
-    cells = np.stack([_means(pixels[..., channel] / 255) for channel in range(3)], -1)  # [COARSE, COARSE, 3]
-    grey, colour = cells.mean(-1), cells.max(-1) - cells.min(-1)
-    edges = np.abs(np.diff(grey, axis=0))
-    sizes = [(edges <= tolerance / 3 / 255).mean(), np.median(edges), edges.mean(), np.quantile(edges, 0.9)]
-    shares = [plain, grey.mean(), grey.std(), colour.mean(), colour.std(), (colour > 0.25).mean()]
-    return np.array([*shares, *np.log(np.array(sizes) + 1e-3)])
-
-
-def _means(channel: Float64[np.ndarray, "size size"]) -> Float64[np.ndarray, "coarse coarse"]:
-    """The mean of each of COARSE × COARSE cells; a picture with fewer pixels has a cell for each."""
-    cells = min(COARSE, len(channel))
-    starts = np.arange(cells) * len(channel) // cells
-    sums = np.add.reduceat(np.add.reduceat(channel, starts, 0), starts, 1)
-    counts = np.diff([*starts, len(channel)])
-    return np.asarray(sums / np.outer(counts, counts))
-
-
-@dataclass(frozen=True)
-class PictureStatistics:
-    """Mean and covariance of the features of training pictures, and the distance of the farthest of them.
-
-    `tolerance` is that of their features; files of earlier versions name none, which is 0.
-    """
-
-    mean: list[float]
-    covariance: list[list[float]]
-    farthest: float
-    tolerance: float = 0.0
-
-    @classmethod
-    def of(
-        cls, pictures: Iterable[UInt8[np.ndarray, "size size 3"]], tolerance: float = TOLERANCE
-    ) -> PictureStatistics:
-        features = np.stack([picture_features(pixels, tolerance) for pixels in pictures])
-        mean = features.mean(0)
-        covariance = np.cov(features.T, bias=True) + LEAST**2 * np.eye(len(mean))
-        statistics = cls(mean.round(6).tolist(), covariance.round(9).tolist(), 0.0, tolerance)
-        farthest = max(statistics._distance(row) for row in features)
-        return replace(statistics, farthest=round(farthest, 6))
-
-    def unlike(self, pixels: UInt8[np.ndarray, "size size 3"]) -> bool:
-        return self._distance(picture_features(pixels, self.tolerance)) > MARGIN * self.farthest
-
-    def _distance(self, features: Float64[np.ndarray, "features"]) -> float:
-        """Mahalanobis 1936: √((x − μ)ᵀ Σ⁻¹ (x − μ))."""
-        away = features - np.array(self.mean)
-        return float(np.sqrt(away @ np.linalg.solve(np.array(self.covariance), away)))
-
-    @classmethod
-    def from_dict(cls, values: Any) -> PictureStatistics:
-        try:
-            statistics = cls(**values)
-            sizes = np.array(statistics.mean, float).shape, np.array(statistics.covariance, float).shape
-            if sizes == ((10,), (10, 10)) and statistics.farthest >= 0 and statistics.tolerance >= 0:
-                return statistics
-        except (TypeError, ValueError):
-            pass
-        raise ValueError("its statistics of training pictures are damaged: expected mean, covariance and farthest")
-
+    from jaxtyping import Float, Int16, UInt8
 
 T = TypeVar("T")
 MOST = 64_000_000  # pixels of a file; more is too large, or an attack
@@ -114,33 +35,23 @@ class PictureReader:
     A source is the path of a file, of a file inside a zip archive ("photos.zip/name.jpg"), or the name of a scene
     ("scene:test:0:17"). A picture is turned as its EXIF orientation says; what is transparent becomes white; 16 bits
     become 8; of an animation the first frame is taken. What cannot be read is a ValueError that begins with the source.
-    `typical` are the statistics of the pictures a model was trained on, if they are known.
     """
 
     kind: ClassVar[str] = "picture"
     dtype: ClassVar[str] = "|u1"
     stride = 1
 
-    def __init__(self, size: int, typical: dict[str, Any] | None = None) -> None:
+    def __init__(self, size: int) -> None:
         if type(size) is not int or not 1 <= size <= LARGEST:
             raise ValueError(f"pictures have 1 to {LARGEST} pixels a side, got {size!r:.20}")
         self.size = size
-        self.typical = None if typical is None else PictureStatistics.from_dict(typical)
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.size, self.size, 3
 
     def to_dict(self) -> dict[str, Any]:
-        return {"size": self.size} | ({} if self.typical is None else {"typical": asdict(self.typical)})
-
-    def learn_typical(self, sources: Iterable[str]) -> None:
-        """Remember what these pictures look like; those that cannot be read are left out."""
-        pictures = []
-        for source in sources:
-            with contextlib.suppress(ValueError):
-                pictures.append(self.encode(source))
-        self.typical = PictureStatistics.of(pictures) if len(pictures) > 1 else None
+        return {"size": self.size}
 
     def encode_batch(self, sources: Sequence[str]) -> list[UInt8[np.ndarray, "size size 3"]]:
         return [self.encode(source) for source in sources]
@@ -164,17 +75,12 @@ class PictureReader:
         return width, height
 
     def remarks(self, source: str) -> list[str]:
-        """Reasons to doubt a caption: one colour only, unlike the training pictures, or one picture of several."""
+        """Reasons to doubt a caption: one colour only, or one picture of several."""
         pixels = self.encode(source)
         remarks = []
         if (pixels == pixels[0, 0]).all():
             one_colour = "it is all one colour, so what the model makes of it means nothing"
             remarks.append(f"nothing is seen in {source}: {one_colour}")
-        elif self.typical is not None and self.typical.unlike(pixels):
-            remarks.append(
-                f"{source} is unlike the pictures this model was trained on (in brightness, colours, edges and plain "
-                "areas), so what it makes of it means little"
-            )
         if not source.startswith("scene:") and _read(source, _is_animated):
             remarks.append(f"{source} holds several pictures, as an animation does; the first is taken")
         return remarks

@@ -1,8 +1,7 @@
-"""Rows of files as pairs: TSV, CSV, two line-aligned files, JSON lines, Parquet, folders and datasets of `datasets`.
+"""Rows of files as pairs: TSV, CSV, two line-aligned files, JSON lines, Parquet.
 
 Each reader yields (file:line, cells) with the cells of the chosen columns, or a RowProblem that says why the row has
-none. A column `outer.inner` is a key within a key. Parquet and datasets are read a few thousand rows at a time; no
-dataset's own code is run.
+none. A column `outer.inner` is a key within a key. Parquet is read a few thousand rows at a time.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ def decode(line: bytes) -> Line:
 
 # --- Files by their names --------------------------------------------------------------------------------------------
 
-SUFFIXES = ".tsv, .txt, .csv, .jsonl (each also with .gz or .xz), .parquet, or a folder that `datasets` saved"
+SUFFIXES = ".tsv, .txt, .csv, .jsonl (each also with .gz or .xz), .parquet"
 
 
 def suffix(path: Path) -> str:
@@ -147,12 +146,10 @@ def suffix(path: Path) -> str:
 def reader(path: Path) -> Callable[[Path, Columns | None], Rows]:
     """The reader for a file with both sides in it, by its name."""
     if path.is_dir():
-        if not any((path / name).is_file() for name in ("state.json", "dataset_dict.json")):
-            raise ValueError(
-                f"{path} is a folder, and no dataset that `save_to_disk` of `datasets` wrote; name a file in it, or "
-                "for sounds and pictures a TSV: the name of a file, a tab, its label or text"
-            )
-        return datasets_folder
+        raise ValueError(
+            f"{path} is a folder; name a file in it (of a dataset of the Hub, its Parquet files), or for sounds and "
+            "pictures a TSV: the name of a file, a tab, its label or text"
+        )
     readers = {".tsv": tsv, ".txt": tsv, ".csv": csv, ".jsonl": jsonl, ".parquet": parquet}
     if suffix(path) not in readers or (suffix(path) == ".parquet" != path.suffix):
         raise ValueError(f"{path}: no reader knows this kind of file; known are {SUFFIXES}")
@@ -281,10 +278,9 @@ def jsonl(path: Path, columns: Columns | None) -> Rows:
         yield f"{path}:{number}", row
 
 
-# --- Named columns: Parquet, folders and datasets --------------------------------------------------------------------
+# --- Parquet ---------------------------------------------------------------------------------------------------------
 
 BATCH_ROWS = 4096
-COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def column_names(place: object, columns: Columns | None) -> list[str]:
@@ -312,72 +308,14 @@ def row_cells(row: Any, names: list[str]) -> Cells | RowProblem:
 def parquet(path: Path, columns: Columns | None) -> Rows:
     """The rows of a Parquet file."""
     names = column_names(path, columns)
-    with _parquet_file(path) as file:
+    parquet_library = _library(path, "pyarrow.parquet")
+    try:
+        opened = parquet_library.ParquetFile(path)
+    except _library(path, "pyarrow").ArrowInvalid as error:
+        raise ValueError(f"{path} is not a Parquet file: {error}") from error
+    with opened as file:
         chosen = _top_level_columns(path, names, file.schema_arrow.names)
         yield from _arrow_rows(path, names, file.iter_batches(batch_size=BATCH_ROWS, columns=chosen))
-
-
-def datasets_folder(path: Path, columns: Columns | None) -> Rows:
-    """One split as `Dataset.save_to_disk` wrote it; memory-mapped."""
-    names, dataset = column_names(path, columns), _saved_dataset(path)
-    _top_level_columns(path, names, dataset.column_names)
-    yield from _arrow_rows(path, names, dataset.with_format("arrow").iter(batch_size=BATCH_ROWS))
-
-
-def count_rows(path: Path) -> int | None:
-    """How many rows a Parquet file or a folder of `datasets` says it has; None for text, which does not say."""
-    if path.is_dir():
-        return len(_saved_dataset(path))
-    if path.suffix != ".parquet":
-        return None
-    with _parquet_file(path) as file:
-        return int(file.metadata.num_rows)
-
-
-@dataclass(frozen=True)
-class DatasetSplit:
-    """A split of a dataset of the Hugging Face Hub, or of a folder with data files, as `load_dataset` reads it."""
-
-    name: str
-    split: str
-    configuration: str = ""
-    revision: str = ""
-
-    def open(self) -> Any:
-        """An `IterableDataset`: nothing is downloaded but what is read."""
-        datasets = _library(self, "datasets")
-        try:  # since version 4 it runs no script of a dataset
-            return datasets.load_dataset(
-                self.name,
-                self.configuration or None,
-                split=self.split,
-                revision=self.revision or None,
-                streaming=True,
-            )
-        except (OSError, ValueError, RuntimeError) as error:  # no such name, no network; no such split; its own code
-            raise ValueError(f"{self} cannot be read: {error}") from error
-
-    def commit(self) -> str:
-        """The commit of the Hub that `revision` stands for now; "" where the Hub does not answer."""
-        if COMMIT.fullmatch(self.revision):
-            return self.revision
-        hub = _library(self, "huggingface_hub")
-        try:
-            return str(hub.HfApi().dataset_info(self.name, revision=self.revision or None).sha or "")
-        except Exception:  # offline: the library's own errors, or those of its HTTP client, which depend on the version
-            return ""
-
-    def rows(self, columns: Columns | None, start: int = 0) -> Rows:
-        """The rows from number `start` on."""
-        names, dataset = column_names(self, columns), self.open()
-        if dataset.column_names is not None:  # not known before the first row, of some formats
-            dataset = dataset.select_columns(_top_level_columns(self, names, dataset.column_names))
-        tables = dataset.skip(start).with_format("arrow").iter(batch_size=BATCH_ROWS)
-        yield from _arrow_rows(self, names, tables, start)
-
-    def __str__(self) -> str:
-        configuration = f" ({self.configuration})" if self.configuration else ""
-        return f"dataset {self.name}{configuration}, split {self.split}"
 
 
 def _top_level_columns(place: object, names: list[str], known: list[str]) -> list[str]:
@@ -388,25 +326,6 @@ def _top_level_columns(place: object, names: list[str], known: list[str]) -> lis
     return list(dict.fromkeys(name.split(".")[0] for name in names))
 
 
-def _parquet_file(path: Path) -> Any:
-    parquet_library = _library(path, "pyarrow.parquet")
-    try:
-        return parquet_library.ParquetFile(path)
-    except _library(path, "pyarrow").ArrowInvalid as error:
-        raise ValueError(f"{path} is not a Parquet file: {error}") from error
-
-
-def _saved_dataset(path: Path) -> Any:
-    datasets = _library(path, "datasets")
-    try:
-        dataset = datasets.load_from_disk(str(path))
-    except FileNotFoundError as error:
-        raise ValueError(f"{path} is not a folder that `save_to_disk` of `datasets` wrote") from error
-    if isinstance(dataset, datasets.DatasetDict):
-        raise ValueError(f"{path} holds several splits; name one: {', '.join(str(path / split) for split in dataset)}")
-    return dataset
-
-
 def _library(place: object, name: str) -> Any:
     try:
         return import_module(name)
@@ -415,8 +334,9 @@ def _library(place: object, name: str) -> Any:
         raise ValueError(f"{place}: reading it needs {package}: pip install 'regard[formats]'") from missing
 
 
-def _arrow_rows(place: object, names: list[str], tables: Iterable[Any], number: int = 0) -> Rows:
+def _arrow_rows(place: object, names: list[str], tables: Iterable[Any]) -> Rows:
     """The rows of tables or batches of Arrow."""
+    number = 0
     for table in tables:
         try:
             rows: list[Any] = table.to_pylist()
@@ -466,7 +386,6 @@ class PairReader:
         PairReader("train.en.gz", target="train.fr.gz")               # two files, line by line
         PairReader("train.jsonl", columns=("translation.en", "translation.fr"))
         PairReader(["old.parquet", "new.parquet"], columns=("en", "fr"))
-        PairReader("folder", columns=("en", "fr"))                    # what `save_to_disk` of `datasets` wrote
         PairReader(phrasebook.pairs(1000, seed=1))                    # whatever gives pairs
 
     A third column holds gold alignment links ("0-0 1-2"), a fourth the links that are possible but not sure.
@@ -508,13 +427,6 @@ class PairReader:
             self._sides = tuple(f"column {column!r}" for column in (chosen or (0, 1))[:2])
         else:
             self._parts = [partial(_pair_rows, pairs)]
-
-    @classmethod
-    def from_rows(cls, rows: Callable[[], Rows], on_bad: OnBad = "error") -> PairReader:
-        """Pairs from another place than a file; `rows` is called for each iteration."""
-        reader = cls([], on_bad=on_bad)
-        reader._parts = [rows]
-        return reader
 
     @property
     def skipped(self) -> int:

@@ -118,6 +118,7 @@ def save_reader(reader: Any, folder: Path) -> None:
 
 def load_reader(folder: Path) -> Any:
     values = read_object(folder / READER)
+    values.pop("typical", None)  # statistics of the training pictures, which earlier versions wrote
     try:
         return make_reader(**{"kind": None, **values})
     except (TypeError, ValueError) as error:

@@ -117,7 +117,7 @@ class AttentionPooling(Pooling):
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self.query = nn.Parameter(torch.randn(1, hidden) * hidden**-0.5)
+        self.query = nn.Parameter(torch.empty(1, hidden).normal_(std=hidden**-0.5))
         self.energy = Additive(hidden, width, hidden)
 
     def query_and_keys(self, vectors: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:

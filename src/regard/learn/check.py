@@ -7,6 +7,7 @@ import textwrap
 import tomllib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,6 +67,8 @@ class Quantity(Exercise):
             raise AnswerError(f"Expected {_shape_name(shape)}; got {_shape_name(tuple(value.shape))}.")
         if value.shape != expected.shape:
             return False
+        if self.question.startswith("How many") and bool((expected == expected.round()).all()):
+            return torch.equal(value, expected)  # a count is exact
         return torch.allclose(value, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
@@ -108,10 +111,12 @@ class Choice(Exercise):
 
 def _numbers(value: Any) -> torch.Tensor:
     try:
+        if isinstance(value, str | Fraction):  # "32.5", or a quotient from Python's fractions
+            value = float(Fraction(value))
         if isinstance(value, list | tuple) and any(isinstance(x, torch.Tensor) for x in value):
             value = torch.stack([torch.as_tensor(x, dtype=torch.float64) for x in value])
         return torch.as_tensor(value).detach().to(torch.float64)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, ZeroDivisionError):
         raise AnswerError(f"Expected numbers; got {type(value).__name__} {str(value)[:60]!r}.") from None
 
 

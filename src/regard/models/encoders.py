@@ -109,6 +109,12 @@ def source_embedding(reads: str, vocabulary: int, width: int) -> nn.Module:
     return SoundEmbedding(width) if reads == "sound" else token_embedding(vocabulary, width)
 
 
+def scaled_embedding(embedding: nn.Embedding, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch width"]:
+    """√d · E y: a Transformer's vectors of tokens, before positions are added (Vaswani et al. 2017, section 3.4)."""
+    x: Tensor = embedding(tokens) * math.sqrt(embedding.embedding_dim)
+    return x
+
+
 def embed(
     embedding: nn.Module, source: Tensor, lengths: Int[Tensor, "batch"]
 ) -> tuple[Float[Tensor, "batch places width"], Int[Tensor, "batch"]]:
@@ -412,9 +418,10 @@ class TransformerEncoder(Encoder):
         self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
 
     def forward(self, source: Tensor, lengths: Int[Tensor, "batch"]) -> Annotations:
-        x, lengths = embed(self.embedding, source, lengths)
         if isinstance(self.embedding, nn.Embedding):
-            x = x * math.sqrt(self.width)
+            x = scaled_embedding(self.embedding, source)
+        else:
+            x, lengths = embed(self.embedding, source, lengths)
         if self.positions is not None:
             x = self.positions(x)
         x, mask = self.dropout(x), padding(lengths)

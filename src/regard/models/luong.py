@@ -63,11 +63,7 @@ class LuongDecoder(RecurrentDecoder):
         beams = h.unflatten(0, (-1, state.beams))
         places = torch.arange(memory.places, device=h.device)
         closed, scale = self.local(beams, state.position, memory.lengths, places)
-        if scale is None:
-            return attend_step(h, memory, mask=dense(closed == 0))
-        # Not reported to a watch: weights that are scaled after the softmax are those of no normalizer.
-        w = torch.softmax(memory.energies(memory.query(beams)) + closed, -1) * scale
-        return memory.mix(w).flatten(0, 1), w.flatten(0, 1)
+        return attend_step(h, memory, mask=dense(closed == 0), factor=scale)
 
     def features(
         self, y: Float[Tensor, "rows time embedding"], steps: list[RecurrentStep]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
 
 from ..files import DamagedFileError, make_folder, read_object, replacing_file, sha256, write_text
 from .configurations import Annotations
@@ -99,7 +100,7 @@ def check_header(file: Path, build: Callable[[], nn.Module]) -> None:
     with safe_open(file, "pt") as opened:  # reads the header alone
         shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
     try:
-        with torch.device("meta"), _at_most(2 * len(shapes) + SPARE):
+        with torch.device("meta"), _Undrawn(), _at_most(2 * len(shapes) + SPARE):
             model = build()
     except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
         raise WeightsMismatch(f"its sizes are impossible: {' '.join(str(error).split())[:200]}") from None
@@ -113,6 +114,21 @@ def check_header(file: Path, build: Callable[[], nn.Module]) -> None:
     tables = sum(tensor.numel() for tensor in model.buffers() if id(tensor) not in stored)
     if tables > TABLES:
         raise WeightsMismatch(f"the model would compute tables of {tables:,} numbers; at most {TABLES:,} are allowed")
+
+
+class _Undrawn(TorchFunctionMode):
+    """Inside the block nobody draws the random numbers that parameters begin with: a file is about to replace them.
+
+    On the meta device, drawing would import `torch._dynamo`, which takes longer than to import torch.
+    """
+
+    DRAWS = frozenset({"normal_", "uniform_", "kaiming_uniform_"})
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", None) in self.DRAWS:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 @contextmanager
@@ -208,7 +224,8 @@ class PretrainedModel(nn.Module):
         check_seal(weights)
         try:
             check_header(weights, lambda: cls(config))
-            model = cls(config)
+            with _Undrawn():
+                model = cls(config)
             load_model(model, str(weights))
         except Exception as error:
             raise ValueError(f"{weights} does not hold the weights that config.json describes: {error}") from error

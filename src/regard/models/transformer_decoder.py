@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -15,7 +14,7 @@ from ..layers.kernels.packed_products import Dropout
 from ..layers.positions import absolute_positions
 from ..layers.transformer import DecoderLayer
 from .decoder import Decoder, DecoderConfig, DecoderOutput, State, beam_rows, output_matrix
-from .encoders import TransformerConfig, token_embedding
+from .encoders import TransformerConfig, scaled_embedding, token_embedding
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -91,7 +90,7 @@ class TransformerDecoder(Decoder[TransformerDecoderState]):
         self.output = output_matrix(config.width, vocabulary)
 
     def _embed(self, tokens: Tensor, first: int) -> Tensor:
-        x = self.embedding(tokens) * math.sqrt(self.config.width)
+        x = scaled_embedding(self.embedding, tokens)
         if self.positions is not None:
             x = self.positions(x, first)
         return self.dropout(x)  # type: ignore[no-any-return]

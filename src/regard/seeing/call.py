@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -16,8 +16,9 @@ from ..attention.energy_matrix import EnergyMatrix
 from ..attention.masks import dense
 from ..attention.modifiers import Bias, Modifier, SoftCap
 from ..attention.normalizers import Softmax
-from ..attention.parts import ChangedInPlaceError, version_of
+from ..attention.parts import ChangedInPlaceError, Fingerprint, fingerprint, version_of
 from ..attention.weights import Weights
+from .fidelity import MeasuredFidelity, measure_fidelity
 from .generation_passes import Rounded, joined_mask, joined_modifiers, with_short_masks
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from ..attention.masks import Mask
     from ..attention.normalizers import Normalizer
+    from ..attention.parts import Version
     from .figures import Tokens
     from .trace import ModuleDepths
 
@@ -40,36 +42,7 @@ ROWS = 64
 """The most rows of an output that are kept of one step, evenly spaced: fidelity is measured on these."""
 CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|multihead_attn|memory|source")
 
-BUDGET = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-"""The rounding error that weights may have, as a share of what depends on them: of the output less the mean value."""
-ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 6e-4, torch.bfloat16: 5e-3}
-"""The rounding error of the output itself, as a share of all of it."""
 SOFTMAX = Softmax()
-
-
-class MeasuredFidelity(NamedTuple):
-    """The error |W·v − out| / |out|, and how much of it rounding explains; `error` is None if it cannot be measured.
-
-    `budget` depends on the call: if all values are similar, any weights give nearly the same output, so a wrong
-    mask changes it little, and less is allowed.
-    """
-
-    error: float | None
-    budget: float
-    remark: str = ""
-    """Why it cannot be measured, or that it was read from a trace."""
-    lost: bool = False
-    """What the weights depend on was changed since, so that they cannot be computed either."""
-    recorded: bool = False
-    """Read from a trace, where it cannot be measured again: a claim of whoever wrote the file, not a proof."""
-
-    @property
-    def faithful(self) -> bool | None:
-        """Whether these are the weights that the model used; None if that cannot be measured here."""
-        if self.error is None:
-            return False if self.lost else None
-        within = self.error <= self.budget
-        return None if within and self.recorded else within
 
 
 class Call:
@@ -134,6 +107,8 @@ class Call:
         """The fidelity error, if it was measured before and cannot be measured now."""
         self.budget: float | None = None
         """The error that rounding explains, as measured with it."""
+        self.untold = ""
+        """Why the comparison could not tell, as measured with it."""
         self.depths: ModuleDepths | None = None
         self.settings, self._steps, self._learned = settings, steps, learned
         self.later: list[Call] = []
@@ -144,11 +119,12 @@ class Call:
         self.k_parts: list[Tensor] = [] if k is None else [k]  # the rows of all forward passes, in parts
         self.v_parts: list[Tensor] = [] if v is None else [v]
         self.key_versions = self.versions_of_keys()
-        self.keys_fixed = True  # they lie in no buffer that is filled in place from step to step
+        self.writes: list[int] | None = None  # into a buffer of keys and of values from one step to the next
         self.source: tuple[Source, ...] | None = None
         self._changed = False
         self._weights: Weights | None = None
         self._fidelity: tuple[MeasuredFidelity, bool] | None = None
+        self._proved_with: list[Fingerprint | None] | None = None
         self._gradient: Tensor | None = None
         self._no_gradient = "gradients were not kept; record with watch(model, gradients=True)"
         self._own: EnergyMatrix | None = None
@@ -168,7 +144,7 @@ class Call:
         state = [] if self.state is None else [self.state]
         return [*references, *energies.learned(), *normalize.tensors(), *normalize.function_tensors(), *state]
 
-    def versions_of_keys(self) -> list[int | None]:
+    def versions_of_keys(self) -> list[Version]:
         return [version_of(x) for x in (*self.k_parts[-1:], *self.v_parts[-1:])]
 
     def complete(self) -> Call:
@@ -223,29 +199,35 @@ class Call:
     def sources(self) -> tuple[Source, ...]:
         """Where keys and values lie and how often they were changed: whether a buffer has been filled further.
 
-        An address is not enough if only a copy is kept: another tensor may get it once the first is freed. Inference
-        tensors have no version counter: an object equal to no other, so that they count as changed.
+        An address is not enough if only a copy is kept: another tensor may get it once the first is freed.
         """
         if self.source is not None:
             return self.source
         return tuple(
-            (StorageWeakRef(x.untyped_storage()), int(x.storage_offset()), tuple(x.shape), object() if n is None else n)
+            (StorageWeakRef(x.untyped_storage()), int(x.storage_offset()), tuple(x.shape), n)
             for x, n in zip((self.k_parts[-1], self.v_parts[-1]), self.key_versions, strict=True)
         )
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it was read from a trace, whose steps are counted: it is what the file says."""
+        return self._steps is not None
 
     @property
     def is_pending(self) -> bool:
         """Whether its energies are not made yet."""
         return self._make is not None
 
-    def hold(self, k: Tensor, v: Tensor) -> None:
+    def hold(self, k: Tensor, v: Tensor, versions: list[Version] | None = None) -> None:
+        """Hold these keys and values; `versions` are those at the call that they are of, by default what they are."""
         self.k_parts, self.v_parts = [k], [v]
-        self.key_versions = self.versions_of_keys()
+        self.key_versions = self.versions_of_keys() if versions is None else versions
 
     def prove_now(self, values: bool = True) -> None:
         """Measure the fidelity, after which the values, and what else it is measured with, need not be kept."""
         fidelity = self.fidelity()
-        self.measured, self.budget, self.after, self._fidelity = fidelity.error, fidelity.budget, None, None
+        self.measured, self.budget, self.untold, self.after = fidelity.error, fidelity.budget, fidelity.untold, None
+        self.renew()
         if not values:
             self.out = self.out.new_empty(*self.out.shape[:-1], 0)
             self.hold(self.k, self.v.new_empty(*self.v.shape[:-1], 0))
@@ -315,7 +297,7 @@ class Call:
         if not self.v_parts:
             self.complete()
         if len(self.k_parts) > 1:
-            self._changed = self._changed or (self.keys_fixed and self.key_versions != self.versions_of_keys())
+            self._changed = self._changed or self.key_versions != self.versions_of_keys()
             self.hold(torch.cat(self.k_parts, dim=-2), torch.cat(self.v_parts, dim=-2))
 
     def outputs(self) -> tuple[Int[Tensor, " rows"], Float[Tensor, "*batch rows d_v"]]:
@@ -384,9 +366,21 @@ class Call:
 
     def changed(self) -> bool:
         """Whether something the weights depend on was changed in place."""
-        if self.keys_fixed and self.key_versions != self.versions_of_keys():
+        if self.key_versions != self.versions_of_keys():
+            return True
+        if self._proved_with is not None and self._proved_with != self._fingerprints():
             return True
         return any(x._changed or x._versions != [version_of(t) for t in x._fixed()] for x in self.passes)
+
+    def _fingerprints(self) -> list[Fingerprint | None]:
+        """Of what was read to prove it: numpy and dlpack change tensors without a count of it.
+
+        Copies are the watch's own, and a matrix takes O(T²) to read: these have none.
+        """
+        if self.source is not None or self.matrix or self.is_stored:
+            return []
+        read = (*self.k_parts[-1:], *self.v_parts[-1:], *(x.q for x in self.passes if x.q is not None))
+        return [None if x.is_inference() else fingerprint(x) for x in read]
 
     def check_unchanged(self) -> None:
         if self.changed():
@@ -406,8 +400,8 @@ class Call:
         self._weights = None
 
     def renew(self) -> None:
-        """Forget what was computed and measured: there are more rows now."""
-        self._weights = self._fidelity = None
+        """Forget what was computed and measured."""
+        self._weights = self._fidelity = self._proved_with = None
 
     def head(self, n: int, entry: int = 0) -> Weights:
         """One head of one entry of the batch."""
@@ -492,22 +486,20 @@ class Call:
     def fidelity(self) -> MeasuredFidelity:
         """|W·v − out| / |out| of the worst head, on the outputs of up to 64 queries of each step.
 
-        Measured once, and again if something it depends on was changed in place since. Tensors made in
-        `torch.inference_mode` have no version counter: with those it is measured every time.
+        Measured once, and again if something it depends on was changed in place since.
         """
-        if (
-            self._fidelity is None
-            or self._fidelity[1] != self.changed()
-            or any(x.is_inference() for x in self.tensors())
-        ):
+        changed = self.changed()
+        if self._fidelity is None or self._fidelity[1] != changed:
             self.forget()
             try:
-                measured = _measure_fidelity(self)
+                measured = measure_fidelity(self)
             except ChangedInPlaceError:
                 measured = MeasuredFidelity(None, 0.0, "changed in place since", lost=True)
             except Exception as error:  # the table of calls shows it, and the other calls
                 measured = MeasuredFidelity(None, 0.0, f"{type(error).__name__}: {error}", lost=True)
             self._fidelity = measured, self.changed()
+            if self._proved_with is None and measured.error is not None:
+                self._proved_with = self._fingerprints()
         return self._fidelity[0]
 
 
@@ -584,60 +576,6 @@ def _start_graph(x: Tensor) -> None:
         x.requires_grad_()
     else:
         x[:0].add_(x.new_zeros(()).requires_grad_())
-
-
-def _measure_fidelity(call: Call) -> MeasuredFidelity:
-    """The error of the worst head, on the outputs kept."""
-    rows, out = call.outputs()
-    budget = BUDGET[coarsest(out.dtype, call.own.a.dtype)]
-    stored = call._steps is not None  # in a trace, whose steps are counted, it is what the file says
-    if call.measured is not None:
-        remark = "recorded" if stored else ""
-        return MeasuredFidelity(call.measured, call.budget or budget, remark, recorded=stored)
-    call.check_unchanged()
-    if call.dropout:
-        return MeasuredFidelity(None, budget, f"dropout {call.dropout:g}")
-    if not out.numel():
-        return MeasuredFidelity(None, budget, "output not seen")
-    if stored and call.weights.kernel_state is not None:
-        # The row state of a trace is a number in a file: the weights must follow from queries and keys alone as well.
-        computed = _measure_product(call, Weights(call.energies, call.normalize), rows, out)
-        if not computed.faithful:
-            return computed
-    return _measure_product(call, call.weights, rows, out)
-
-
-def _measure_product(
-    call: Call, weights: Weights, rows: Int[Tensor, " rows"], out: Float[Tensor, "*batch rows d_v"]
-) -> MeasuredFidelity:
-    """|W·v − out| / |out| of the worst head, on these rows."""
-    v, own, after = call.v, call.own, call.after
-    dtype = coarsest(out.dtype, own.a.dtype)  # weights of float32 may be multiplied with values in float64
-    part = weights.rows(rows.tolist())
-    mean = v.mean(dim=-2, dtype=torch.float32)  # [*batch, D_v]: the output of uniform weights
-    if own.groups > 1 and mean.shape[-2] != part.shape[-3]:
-        mean = mean.repeat_interleave(own.groups, dim=-2)
-    if after is None:
-        stats = part.stats(fidelity=(v, out), on=range(call.shape[-1]))
-        assert stats.fidelity is not None
-        assert stats.on is not None
-        uniform = stats.on[..., None].float() * mean[..., None, :]
-        error, whole = stats.fidelity, out.float().norm(dim=(-2, -1))
-        moved = (out.float() - uniform).norm(dim=(-2, -1))
-    else:
-        w, at = part.tile(slice(None), slice(None)).to(v.dtype), rows.to(out.device)
-        error = (after(w @ v, at) - out).norm() / out.norm()
-        # What attention contributes, behind a residual and all that follows it.
-        uniform = after((w.sum(dim=-1, keepdim=True) * mean[..., None, :].to(v.dtype)), at)
-        whole, moved = out.float().norm(), (out.float() - uniform.float()).norm()
-    allowed = (BUDGET[dtype] * moved / whole.clamp_min(1e-30)).clamp_max(BUDGET[dtype]) + ROUNDING[dtype]
-    worst = int((error / allowed).nan_to_num(torch.inf).argmax())
-    return MeasuredFidelity(float(error.flatten()[worst]), float(allowed.flatten()[worst]))
-
-
-def coarsest(*dtypes: torch.dtype) -> torch.dtype:
-    """The floating-point type of the largest rounding error."""
-    return max((x for x in dtypes if x in BUDGET), key=BUDGET.__getitem__)
 
 
 def layer_of(name: str) -> int | None:

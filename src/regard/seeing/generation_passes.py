@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 
 from ..attention.masks import Mask, causal, dense
 from ..attention.modifiers import Bias, Modifier
+from ..attention.parts import Fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,11 +63,16 @@ def append(call: Call, step: Call, store: Callable[[Tensor], Tensor] | None = No
         step.complete()
         _cut_unfilled(call, step)
         step = _cut(step, call.total + step.queries)
-    old, in_place = step.keys - step.queries, shares_keys(call, step)
+    old = step.keys - step.queries
+    if store is None and shares_keys(call, step) and not _is_filled(call, step):
+        return False
     if step.keys == call.total and step.queries == 1 and _fills_buffer(call, step):
         # A buffer of the maximum length, filled in place: earlier passes did not see what is new in it.
         if call.sources() != step.sources():
-            call.hold(*((step.k, step.v) if store is None else (store(step.k), store(step.v))))
+            if store is None:
+                call.hold(step.k, step.v, step.key_versions)
+            else:
+                call.hold(store(step.k), store(step.v))
     elif step.keys == call.total and step.queries == 1 and _has_same_keys(call, step):
         pass  # keys of another sequence
     elif 0 < old <= call.total and (
@@ -76,16 +82,14 @@ def append(call: Call, step: Call, store: Callable[[Tensor], Tensor] | None = No
     else:
         return False
     step.first, call.source = call.total - step.keys, None if store is None else step.sources()
-    call.keys_fixed = call.keys_fixed and not in_place
-    if store is None:
-        call.key_versions = call.key_versions if call.k_parts[-1] is not step.k_parts[-1] else step.key_versions
-    else:
+    if store is not None:
         step.place(store, keys=False)
     step.k_parts = step.v_parts = []
     call.later.append(step)
     call.renew()
     errors = [(x.measured, x.budget) for x in (call, step) if x.measured is not None and x.budget]
     if errors:  # the largest in relation to its budget; NaN is larger than any
+        call.untold = call.untold and step.untold
         call.measured, call.budget = max(errors, key=lambda x: math.inf if x[0] != x[0] else x[0] / x[1])
     return True
 
@@ -104,7 +108,7 @@ def _grow(call: Call, step: Call, old: int, store: Callable[[Tensor], Tensor] | 
             left -= min(left, last.shape[-2])
         own.append(x)
     call.total += step.queries
-    call.key_versions = call.versions_of_keys()
+    call.key_versions = step.key_versions if store is None else call.versions_of_keys()
 
 
 def _is_alike(call: Call, step: Call) -> bool:
@@ -139,6 +143,27 @@ def _fills_buffer(call: Call, step: Call) -> bool:
     closes = step.own.mask is not None or any(x.added is not None for x in step.own.modifiers)
     same = [x[:3] for x in call.sources()] == [x[:3] for x in step.sources()]
     return same and closes and _same_rows(call, step, (0, 0))
+
+
+def _is_filled(call: Call, step: Call) -> bool:
+    """Whether a buffer of keys and values in one place of memory may only have been filled further since.
+
+    Every step writes as often as the step before: a cache whose rows were put in another order (for the beams of a
+    search, or to remove some) was written to more often. Where there are fingerprints, as many rows differ as are new.
+    """
+    if call.key_versions == step.key_versions:
+        return True
+    writes = []
+    for before, after in zip(call.key_versions, step.key_versions, strict=True):
+        if isinstance(before, int) and isinstance(after, int):
+            writes.append(after - before)
+        elif isinstance(before, Fingerprint) and isinstance(after, Fingerprint):
+            kept = min(before.rows.shape[-1], after.rows.shape[-1])
+            differ = before.rows[..., :kept] != after.rows[..., :kept]
+            if int(differ.flatten(0, -2).any(0).sum() if differ.dim() > 1 else differ.sum()) > step.queries:
+                return False
+    same, call.writes = call.writes in (None, writes), writes
+    return same
 
 
 def _has_same_keys(call: Call, step: Call) -> bool:

@@ -13,7 +13,7 @@ import torch
 from .call import CROSS
 from .generation_passes import CLOSED
 from .trace import ModuleDepths
-from .watch import install, named_parts, opened, plan, remove
+from .watch import install, named_parts, numbers, opened, plan, remove
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ class ModelIntervention:
     def __init__(self, model: nn.Module) -> None:
         self.parts = named_parts(model)
         self.names = {id(part): name or type(model).__name__ for name, part in self.parts}
-        self.thread = threading.get_ident()
+        self.thread, self.number = threading.get_ident(), next(numbers)
         self._declared_cross = {name: getattr(part, "is_cross_attention", None) for name, part in self.parts}
 
     def describe(self, name: str) -> str:
@@ -86,20 +86,21 @@ class ModelIntervention:
 def applied(intervention: ModelIntervention) -> Iterator[None]:
     """Inside the block, in the thread that opened it, the taps apply the intervention."""
     global _fastpath_before
-    install(plan(intervention.parts))
-    with _lock:
-        if not opened.ablations:
-            _fastpath_before = torch.backends.mha.get_fastpath_enabled()
-            torch.backends.mha.set_fastpath_enabled(False)
-        opened.ablations = (*opened.ablations, intervention)
     try:
+        install(intervention.number, plan(intervention.parts))
+        with _lock:
+            if not opened.ablations:
+                _fastpath_before = torch.backends.mha.get_fastpath_enabled()
+                torch.backends.mha.set_fastpath_enabled(False)
+            opened.ablations = (*opened.ablations, intervention)
         yield
     finally:
         with _lock:
+            was_open = intervention in opened.ablations
             opened.ablations = tuple(x for x in opened.ablations if x is not intervention)
-            if not opened.ablations:  # the last open block of all threads
+            if was_open and not opened.ablations:  # the last open block of all threads
                 torch.backends.mha.set_fastpath_enabled(_fastpath_before)
-        remove()
+        remove(intervention.number)
 
 
 def without_keys(

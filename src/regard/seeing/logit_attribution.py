@@ -42,7 +42,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.contributions import Contributions
-from .call import BUDGET, coarsest
+from .fidelity import BUDGET, coarsest
 from .interventions import ModelIntervention, applied
 from .terminal import ResultTable, Tabular
 from .text_models import first_tensor, run_model

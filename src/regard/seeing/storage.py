@@ -1,15 +1,14 @@
 """Where what was recorded is kept: by reference, as copies on the CPU, in files; and traces, which can be read again.
 
 A trace is a folder: `trace.json` describes the calls, and each has its tensors in a safetensors file. There is no
-pickle, so a trace from an unknown source can be opened. `trace.json` has the SHA-256 of each tensor: one that is not
-what was written is refused by its name. Tensors are read into memory, so that a file that changes later changes
-nothing.
+pickle, so a trace from an unknown source can be opened. `trace.json` has the SHA-256 of each tensor and of its own
+content: what is not what was written is refused by its name. Tensors are read into memory, so that a file that changes
+later changes nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import tempfile
 import weakref
@@ -25,7 +24,7 @@ from ..attention.masks import causal, dense
 from ..attention.modifiers import Modifier
 from ..attention.normalizers import Normalizer, Softmax
 from ..attention.parts import UnknownPartError
-from ..files import DamagedFileError, replacing_folder
+from ..files import DamagedFileError, read_object, replacing_folder, verified, write_list
 from .call import Call
 from .generation_passes import Intervals
 from .trace import Seen
@@ -87,6 +86,10 @@ class HostCopies:
 UNITS = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
+WORDS = ("cpu", "qk")
+DEVICES = ("cuda", "gpu", "mps", "xpu", "meta", "disk", "none", "true", "false", "")
+
+
 class TensorStorage:
     """Keeps tensors by reference, as copies on the CPU, or in memory-mapped files, and counts their bytes.
 
@@ -94,6 +97,8 @@ class TensorStorage:
     """
 
     def __init__(self, where: str | Path | None, limit: str | int | None) -> None:
+        if isinstance(where, str) and where not in WORDS and where.lower().partition(":")[0] in (*WORDS, *DEVICES):
+            raise ValueError(f'keep is "cpu", "qk" or a folder to write to; got {where!r} (a folder: "./{where}")')
         self.cpu, self.values = where == "cpu", where != "qk"
         """`values`: whether values are kept; without them a call is proved at once."""
         self.folder = None if where is None or self.cpu or not self.values else Path(where)
@@ -187,7 +192,8 @@ def format_bytes(count: int) -> str:
     return f"{count} B"
 
 
-VERSION = 1
+VERSION = 2
+"""The format that is written. Format 1 had no SHA-256 of `trace.json` itself; it is read."""
 LARGEST = 64 << 20
 """The maximum size of `trace.json`, in bytes."""
 
@@ -229,7 +235,7 @@ def save_trace(seen: Seen, path: str | Path) -> None:
             copies = {name: x.contiguous().clone() for name, x in tensors.items()}
             save_file(copies, file)
             about["calls"].append({**description, "sha256": {name: _digest(x) for name, x in sorted(copies.items())}})
-        (folder / "trace.json").write_text(json.dumps(about, ensure_ascii=False, indent=1), encoding="utf-8")
+        write_list(folder / "trace.json", about)
 
 
 def load_trace(path: str | Path) -> Seen:
@@ -238,16 +244,15 @@ def load_trace(path: str | Path) -> Seen:
     file = path / "trace.json"
     if not file.is_file():
         raise FileNotFoundError(f"{path} is not a trace: there is no {file}; write one with seen.save(path)")
-    if file.stat().st_size > LARGEST:
-        raise ValueError(f"{file} has {file.stat().st_size:,} bytes; at most {LARGEST:,} are read")
-    try:
-        about = _escaped(json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} is not valid: {error}") from None
-    if not isinstance(about, dict) or "format" not in about:
-        raise ValueError(f"{file} is not valid: it has no format")
-    if about["format"] != VERSION:
-        raise ValueError(f"{path} has format {about['format']}; this version of regard reads format {VERSION}")
+    advice = "get the trace again"
+    about = read_object(file, advice, LARGEST)
+    if about.get("format") != 1:
+        about = verified(about, file, advice)
+    about = _escaped(about)
+    if about.get("format") not in (1, VERSION):
+        raise ValueError(
+            f"{path} has format {about.get('format')}; this version of regard reads formats 1 and {VERSION}"
+        )
     _check(file, "it", about, ABOUT)
     sides = about.get("sides", {})
     if not isinstance(sides, dict) or not all(_are_words(x) for x in [*(about.get("tokens") or []), *sides.values()]):

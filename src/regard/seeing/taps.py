@@ -29,7 +29,8 @@ from ..attention.masks import causal, mask_mod, window
 from ..attention.modifiers import ScoreMod
 from ..attention.normalizers import Normalizer, Softmax, Unchanged
 from ..attention.parts import AUTOCAST
-from .call import BUDGET, Call, dot_energies
+from .call import Call, dot_energies
+from .fidelity import BUDGET
 from .trace import ATTENTION, STATE_SPACE
 from .watch import (
     Replacement,
@@ -278,7 +279,9 @@ def note(
 
 
 ATTEND_TAP = Tap(
-    "regard.attend", on_install=lambda: listeners.append(_report), on_remove=lambda: listeners.remove(_report)
+    "regard.attend",
+    on_install=lambda: listeners.append(_report),
+    on_remove=lambda: listeners.remove(_report) if _report in listeners else None,
 )
 
 

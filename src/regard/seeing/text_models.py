@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..files import CHECKSUMS, cache_folder, replacing_folder, sha256, write_checksums
 from .watch import watch
 
 if TYPE_CHECKING:
@@ -212,6 +213,8 @@ def load_text_model(
 
     brings_code = False
     options: dict[str, Any] = {} if gguf is None else {"dtype": torch.float32}
+    if gguf is not None:
+        path, gguf = _converted(Path(path), gguf)
     try:
         with _quiet():
             values = PretrainedConfig.get_config_dict(path)[0] if gguf is None else {}
@@ -251,6 +254,29 @@ def _model_path(name: str) -> tuple[str, str | None]:
     if Path(name).exists() and not (Path(name) / "config.json").is_file():
         raise ValueError(f"{name} holds no model: there is no config.json in it")
     return name, None
+
+
+def _converted(folder: Path, gguf: str) -> tuple[str, str | None]:
+    """A copy of a GGUF file in the cache, with its tokenizer, that loads without being parsed and dequantised again.
+
+    Its name has the file's SHA-256 and the version that converted it. Without a cache that can be written, the file.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer, __version__
+
+    copy = cache_folder() / "models" / f"{sha256(folder / gguf)[:40]}-transformers-{__version__}"
+    try:
+        if not (copy / CHECKSUMS).is_file():
+            with replacing_folder(copy) as unfinished, _quiet():
+                AutoTokenizer.from_pretrained(folder, gguf_file=gguf).save_pretrained(unfinished)
+                quantized = AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf, dtype=torch.float32)
+                vars(quantized.config).pop("quantization_config", None)  # its numbers are float32 now
+                plain = AutoModelForCausalLM.from_config(quantized.config)
+                plain.load_state_dict(quantized.state_dict())
+                plain.save_pretrained(unfinished)
+                write_checksums(unfinished, [file.name for file in unfinished.iterdir()])
+    except OSError:
+        return str(folder), gguf
+    return str(copy), None
 
 
 def _check_kernels(values: Any) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .text_models import TokenizedText
     from .watch import Parts
 
-HEADER = ("layer", "kind", "heads", "queries", "keys", "computed by", "fidelity")
+HEADER = ("layer", "kind", "heads", "queries", "keys", "computed by", "fidelity, rows")
 MATRICES = 8 << 30
 """Bytes of whole weight matrices that a watch without a limit of its own holds: of models that compute their weights in
 their own code, whose queries and keys are not known."""
@@ -398,11 +398,11 @@ def _cells(call: Call) -> tuple[str, ...]:
     elif fidelity.error is None:
         verdict = f"? ({fidelity.remark})"
     elif fidelity.faithful is not False:
-        verdict = f"{fidelity.error:.1e}"
+        verdict = f"{fidelity.error:.1e}, {fidelity.rows} of {queries}"
     else:
         verdict = f"{fidelity.error:.1e} NOT what was computed"
     if fidelity.error is not None and fidelity.remark:
-        verdict += f" ({fidelity.remark})"
+        verdict += f"; {fidelity.remark}" if fidelity.untold else f" ({fidelity.remark})"
     steps = call.steps
     rows = str(queries) if len(steps) == 1 else f"{steps[0]} + {queries - steps[0]}"
     origin = f"{call.origin}, without {call.ablated}" if call.ablated else call.origin

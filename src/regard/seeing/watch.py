@@ -7,9 +7,12 @@ replacement calls the original with the arguments it got and returns its result.
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import threading
 from contextlib import contextmanager
+from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -64,6 +67,9 @@ def watch(
     (two numbers per query where that is the same) and 64 rows of the output; of a generation, the newest keys and
     values only. `seen.matrices` lists the calls that hold their T_q × T_k weights instead. `seen.nbytes` is the sum.
 
+    It holds the calls of the task and the thread that opened it, and of the tasks and threads that these start inside
+    the block; what other tasks and threads do with the same model is not in it.
+
     Calls inside a model compiled with `torch.compile` cannot be recorded: watch the original model.
     """
     if not isinstance(model, nn.Module):
@@ -94,8 +100,15 @@ class Watch:
         self.names = {id(part): name or type(part).__name__ for name, part in parts}
         self.layers = [layers] if isinstance(layers, int | str) else layers
         self._depths = ModuleDepths(parts)
+        for layer in self.layers or ():
+            if not any(self._depths.selects(name, layer) for name in self.names.values()):
+                raise ValueError(
+                    f"layers has {layer!r}, which is no depth, name or pattern of a module of "
+                    f"{type(self.model).__name__}; its modules are {_some_names(list(self.names.values())[1:])}"
+                )
         self._selected: dict[str, bool] = {}
-        self.thread = 0
+        self.number = next(numbers)
+        self._entered = False
         storage = None
         if keep is not None or limit is not None:
             from .storage import TensorStorage
@@ -104,20 +117,46 @@ class Watch:
         self.seen = Seen(type(self.model).__name__, storage, self._depths, gradients)
 
     def __enter__(self) -> Seen:
-        self.thread = threading.get_ident()
-        install(self._plan)
-        with _lock:
-            opened.watches = (*opened.watches, self)
+        try:
+            if not _here.get() and not opened.ablations:
+                local.state = ThreadState()  # an interrupt may have left something open in the one before
+            self._entered = True
+            install(self.number, self._plan)
+            registered = copy(self)  # so that nothing but the caller holds this one, see `__del__`
+            registered._entered = False
+            with _lock:
+                opened.watches = (*opened.watches, registered)
+            _here.set((*_here.get(), self.number))
+        except BaseException:
+            self._release()
+            raise
         return self.seen
 
     def __exit__(self, *error: object) -> None:
-        waiting, local.state.softmaxes = local.state.softmaxes, []
-        for softmax in waiting:  # no product will follow
-            softmax.report()
+        try:
+            waiting, local.state.softmaxes = local.state.softmaxes, []
+            for softmax in waiting:  # no product will follow
+                softmax.report()
+        finally:
+            try:
+                self._release()
+            except BaseException:  # Ctrl-C may come here as well: all of it can be done again
+                self._release()
+                raise
+            self.seen.close(functools.partial(_advice, type(self.model).__name__))
+
+    def _release(self) -> None:
+        """Undo `__enter__`, whatever of it was done."""
         with _lock:
-            opened.watches = tuple([watch for watch in opened.watches if watch is not self])
-        remove()
-        self.seen.close(functools.partial(_advice, type(self.model).__name__))
+            opened.watches = tuple([watch for watch in opened.watches if watch.number != self.number])
+        _here.set(tuple([number for number in _here.get() if number != self.number]))
+        remove(self.number)
+        self._entered = False
+
+    def __del__(self) -> None:
+        """An interrupt may come as the first thing of `__exit__`, before any line of it."""
+        if self.__dict__.get("_entered"):
+            self._release()
 
     def selects(self, name: str) -> bool:
         """Whether the calls of the module of this name are recorded."""
@@ -127,6 +166,10 @@ class Watch:
         if selected is None:
             self._selected[name] = selected = any(self._depths.selects(name, x) for x in self.layers)
         return selected
+
+
+def _some_names(names: list[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "") or "none"
 
 
 def _advice(model: str) -> str:
@@ -182,6 +225,9 @@ class Opened:
 
 
 opened = Opened()
+numbers = itertools.count(1)
+_here: ContextVar[tuple[int, ...]] = ContextVar("regard_watches", default=())
+"""The numbers of the watches that were opened in this task or thread, or inside which it was started."""
 _lock = threading.RLock()
 _is_traced = torch.compiler.is_dynamo_compiling  # with the flag of torch.export, less Python than `is_compiling`
 _graph_task_id = getattr(torch._C, "_current_graph_task_id", None)  # private to PyTorch; −1 outside a backward pass
@@ -240,7 +286,7 @@ def is_active() -> bool:
     state = local.state
     return (
         not state.suspended
-        and (bool(opened.watches) or bool(opened.ablations) or state.captured is not None)
+        and (bool(opened.watches and _here.get()) or bool(opened.ablations) or state.captured is not None)
         and not _is_traced()
         and not getattr(torch.compiler, "_is_compiling_flag", False)
         and (_graph_task_id is None or _graph_task_id() == -1)
@@ -324,13 +370,13 @@ def _name_and_class(watch: Watch, name: str, part: nn.Module) -> str:
 def capture_calls() -> Iterator[list[Call]]:
     """The calls made inside the block, which are reported to no watch. Taps are in place, also if no watch is open."""
     state, calls = local.state, list[Any]()
-    before = state.captured, state.interface_call
-    state.captured, state.interface_call = calls, None
-    install()
+    before, number = (state.captured, state.interface_call), next(numbers)
     try:
+        state.captured, state.interface_call = calls, None
+        install(number)
         yield calls
     finally:
-        remove()
+        remove(number)
         state.captured, state.interface_call = before
 
 
@@ -350,28 +396,43 @@ def _ablated(module: nn.Module) -> str:
 
 def _watches_of(module: nn.Module | None) -> list[tuple[Watch, str, nn.Module]]:
     """The watches of the model that a module is part of, with its name there, if they select it."""
-    now_open = opened.watches  # read once: another thread may close its watch in between
-    if len(now_open) == 1 and now_open[0].layers is None:  # almost always
-        name = now_open[0].names.get(id(module))
+    mine = _open_here()
+    if len(mine) == 1 and mine[0].layers is None:  # almost always
+        name = mine[0].names.get(id(module))
         if name is not None:
-            return [(now_open[0], name, cast("nn.Module", module))]
+            return [(mine[0], name, cast("nn.Module", module))]
     if module is None or not _is_watched(module):
         module = calling_module()
     if module is None:
         return []
     number = id(module)
-    matching = [(watch, watch.names[number], module) for watch in now_open if number in watch.names]
-    if len(matching) > 1:
-        # Where two threads each watch the same model, a watch gets the calls of its own thread. Calls from a thread
-        # without a watch go to all.
-        thread = threading.get_ident()
-        matching = [match for match in matching if match[0].thread == thread] or matching
+    matching = [(watch, watch.names[number], module) for watch in mine if number in watch.names]
     return [match for match in matching if match[0].selects(match[1])]
+
+
+def _open_here() -> list[Watch]:
+    """The open watches of this task or thread. `opened` is read once: another thread may close one in between."""
+    here = _here.get()
+    return [watch for watch in opened.watches if watch.number in here]
+
+
+def _start_thread(original: Callable[[threading.Thread], None], thread: threading.Thread) -> None:
+    """A thread started inside a watch belongs to it, as a task of asyncio does."""
+    here, run = _here.get(), thread.run
+
+    def run_here() -> None:
+        vars(thread).pop("run", None)
+        _here.set(here)
+        run()
+
+    if here:
+        vars(thread)["run"] = run_here
+    original(thread)
 
 
 def _is_watched(module: nn.Module) -> bool:
     number = id(module)
-    for watch in opened.watches:
+    for watch in _open_here():
         if number in watch.names:
             return True
     return any(number in ablation.names for ablation in opened.ablations)
@@ -434,6 +495,15 @@ def always(original: Callable[..., Any], function: Callable[..., Any]) -> Callab
     return tapped
 
 
+def unguarded(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls `function(original, …)` in any case."""
+
+    def tapped(*args: Any, **kwargs: Any) -> Any:
+        return function(original, *args, **kwargs)
+
+    return tapped
+
+
 class Replacement(NamedTuple):
     """`owner.name` becomes a function that calls `function(original, *args, **kwargs)`."""
 
@@ -478,7 +548,7 @@ class Tap:
 def _taps() -> tuple[Tap, ...]:
     from .taps import all_taps
 
-    return all_taps()
+    return (*all_taps(), Tap("", [Replacement(threading.Thread, "start", _start_thread, unguarded)]))
 
 
 class _Patch(NamedTuple):
@@ -489,7 +559,8 @@ class _Patch(NamedTuple):
 
 
 _ABSENT = object()
-_install_count = 0
+_owners: set[int] = set()
+"""The numbers of those that need the taps in place."""
 _patches: list[_Patch] = []
 _replaced_by: dict[int, Any] = {}  # by id, since values may not be hashable; `_patches` keeps them alive
 _tapped: set[int] = set()  # ids of functions that replace those of a model's classes
@@ -520,25 +591,29 @@ def plan(parts: Parts) -> PatchPlan:
     return PatchPlan(replacements, sorted(packages))
 
 
-def install(plan: PatchPlan | None = None) -> None:
-    """Put all taps in place, also where Python modules of the packages of a model's parts imported one by name."""
-    global _install_count
+def install(owner: int, plan: PatchPlan | None = None) -> None:
+    """Put all taps in place, also where Python modules of the packages of a model's parts imported one by name.
+
+    They stay until `remove` of every owner. An interrupt may come at any moment: each step can be undone or repeated.
+    """
     with _lock:
-        before = len(_patches)
+        before, first = len(_patches), not _owners
         try:
-            if _install_count == 0:
+            _owners.add(owner)
+            if first:
                 for tap in _taps():
-                    for owner, name, function, guard in tap.replacements:
-                        _patch(owner, name, _wrap(getattr(owner, name), function, guard))
+                    for owner_of_name, name, function, guard in tap.replacements:
+                        _patch(owner_of_name, name, _wrap(getattr(owner_of_name, name), function, guard))
             if plan is not None:
                 _install_plan(plan)
+            if first:
+                for tap in _taps():
+                    tap.on_install()
         except BaseException:
-            _restore(before)
+            if not first:
+                _restore(before)
+            remove(owner)
             raise
-        if _install_count == 0:
-            for tap in _taps():
-                tap.on_install()
-        _install_count += 1
 
 
 def _install_plan(plan: PatchPlan) -> None:
@@ -557,16 +632,15 @@ def _install_plan(plan: PatchPlan) -> None:
                     _patch(module, name, _replaced_by[id(value)])
 
 
-def remove() -> None:
-    """Undo one `install`; the last one restores the original functions."""
-    global _install_count
+def remove(owner: int) -> None:
+    """Undo `install`; that of the last owner restores the original functions."""
     with _lock:
-        _install_count -= 1
-        if _install_count == 0:
-            _restore(0)
-            local.state.softmaxes.clear()  # what an ablation alone left waiting is nobody's
+        _owners.discard(owner)
+        if not _owners and _patches:
             for tap in _taps():
                 tap.on_remove()
+            local.state.softmaxes.clear()  # what an ablation alone left waiting is nobody's
+            _restore(0)
 
 
 @functools.lru_cache(maxsize=256)
@@ -579,22 +653,22 @@ def _wrap(original: Any, function: Callable[..., Any], guard: Callable[..., Any]
 def _patch(owner: Any, name: str, after: Any) -> None:
     before = vars(owner).get(name, _ABSENT)  # a method may be inherited
     original = getattr(owner, name)
-    setattr(owner, name, after)
     _patches.append(_Patch(owner, name, before, after))
     _replaced_by.setdefault(id(original), after)
+    setattr(owner, name, after)
 
 
 def _restore(count: int) -> None:
     """Undo all but the first `count` patches."""
     while len(_patches) > count:
-        owner, name, before, after = _patches.pop()
+        owner, name, before, after = _patches[-1]
         # If other code has replaced our function since, leave theirs; ours, if they call it, only calls the original.
-        if vars(owner).get(name) is not after:
-            continue
-        if before is _ABSENT:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
+        if vars(owner).get(name) is after:
+            if before is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+        _patches.pop()
     if not count:
         _replaced_by.clear()
         _tapped.clear()

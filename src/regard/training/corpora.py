@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import time
-from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from itertools import chain, islice, repeat
@@ -16,16 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from ..data.corpus_stream import CorpusPart, FileScan, PairStream, SampledPairs, Split, held_out_pairs, is_held_out
+from ..data.corpus_stream import CorpusPart, PairStream, held_out_pairs, is_held_out
 from ..data.encoding import EncodedCorpus
-from ..data.encoding_cache import PAIRS as TEXTS
-from ..data.encoding_cache import PartReport, PreparationCache, cache_key, prepare_split
-from ..data.media import PictureReader
-from ..data.rows import DatasetSplit, Pair, PairReader, all_bad_error, header_remark, skipped_rows, text
+from ..data.rows import Pair, PairReader, header_remark, skipped_rows, text
 from ..data.tokenizer import Tokenizer
 from ..data.tokenizer_pair import TokenizerPair, UnknownLabelError, make_reader
 from ..decoding.load_model_and_tokenizers import find
-from ..files import replacing_folder, sha256, write_checksums
+from ..files import replacing_folder, sha256, write_checksums, write_text
 from ..special_tokens import END, UNKNOWN
 from ..wording import count_of
 from .parameters import WarmStart
@@ -81,7 +76,7 @@ class Corpus:
                 yield replace(pair, row=row, source=f"{tag} {source}" if tag else source)
         if row < 0 and self.skipped:
             first = next(message for part in self.parts for message in part.first.values())
-            raise all_bad_error(self.skipped, first)
+            raise ValueError(f"no row is left: {count_of(self.skipped, 'bad row')} skipped; the first: {first}")
 
     @property
     def skipped(self) -> int:
@@ -94,8 +89,8 @@ def read(data: Data, split: SplitName, source: str = "text") -> Corpus:
     if isinstance(data, FilesData):
         root, every = None if source == "text" else folder(data.root), data.hold_out
         if not every or split == "test":
-            return Corpus([part.reader for part in corpus_parts(data, split)], root, tags=data.tags)
-        readers = [part.reader for part in corpus_parts(data, "train")]
+            return Corpus(pair_stream(data, split).readers(), root, tags=data.tags)
+        readers = pair_stream(data, "train").readers()
         return Corpus(readers, root, lambda row: is_held_out(row, every) == (split == "valid"), data.tags)
     if isinstance(data, StreamData):
         return _stream_corpus(data, split)
@@ -112,22 +107,15 @@ def read(data: Data, split: SplitName, source: str = "text") -> Corpus:
     return Corpus([PairReader(list(photo_captions(_data_folder(data), split, data.language)))])
 
 
-def pair_stream(data: StreamData, split: str = "train", seed: int = 0) -> PairStream:
-    """The files or the dataset of a split; of `train`, without the pairs that validate."""
-    held_out = data.valid_pairs if split == "train" and not data.valid else 0
-    if split == "train":
-        require_other_names(data)
-    if data.dataset:
-        part = CorpusPart(columns=tuple(data.columns), on_bad=data.on_bad, dataset=dataset_split(data, split))
-        return PairStream((part,), held_out=held_out)
-    return PairStream(tuple(corpus_parts(data, split)), seed, held_out)
-
-
-def dataset_split(data: StreamData, split: str) -> DatasetSplit:
-    """A split of `data.dataset`, which may be a folder below `data.root`."""
-    local = folder(data.root) / data.dataset
-    name = str(local) if local.is_dir() else data.dataset
-    return DatasetSplit(name, getattr(data, split)[0], data.configuration, data.revision)
+def pair_stream(data: FilesData | StreamData, split: str = "train", seed: int = 0) -> PairStream:
+    """The files of a split, in order; of `train` of a stream, without the pairs that validate."""
+    root, streams = folder(data.root), isinstance(data, StreamData)
+    sources, parts = getattr(data, split), []
+    for source in expand_patterns(root, sources) if streams else sources:
+        files = tuple(str(require_path(root / name, split, data.root)) for name in file_names(source))
+        parts.append(CorpusPart(files, tuple(data.columns) if len(files) == 1 else None, data.on_bad))
+    held_out = data.valid_pairs if isinstance(data, StreamData) and split == "train" and not data.valid else 0
+    return PairStream(tuple(parts), seed, held_out)
 
 
 def _stream_corpus(data: StreamData, split: SplitName) -> Corpus:
@@ -151,14 +139,10 @@ def check(data: Data) -> None:
     """Raise an error for a missing file or one that is in two splits, before the run's folder is made."""
     if isinstance(data, GeneratedData | PhrasesData | PluginData):
         return
-    if isinstance(data, FilesData):
+    if isinstance(data, FilesData | StreamData):
         require_other_names(data)
     for split in get_args(SplitName):
-        if isinstance(data, StreamData):
-            if getattr(data, split):
-                next(iter(pair_stream(data, split).readers()[0]), None)  # a dataset: can it be reached?
-        else:
-            read(data, split)
+        read(data, split)
     if isinstance(data, FilesData | StreamData):
         require_other_contents(data)
 
@@ -186,17 +170,6 @@ def check_tokenizer(load: str) -> None:
             f"tokenizer.load = {load!r}: {error}; give the folder of a model, or data/ of a run, from where the "
             "command is run"
         ) from None
-
-
-def corpus_parts(data: FilesData | StreamData, split: str) -> Iterator[CorpusPart]:
-    """The corpora of a split, in order."""
-    root = folder(data.root)
-    sources, tags = getattr(data, split), getattr(data, "tags", [])
-    if isinstance(data, StreamData):
-        sources = expand_patterns(root, sources)
-    for source, tag in zip(sources, chain(tags, repeat("")), strict=False):
-        files = tuple(str(require_path(root / name, split, data.root)) for name in file_names(source))
-        yield CorpusPart(files, tuple(data.columns) if len(files) == 1 else None, data.on_bad, tag)
 
 
 def _data_folder(data: DigitsData | PhotosData) -> Path:
@@ -246,7 +219,7 @@ OTHER_SPLITS = ("valid", "test")
 
 
 def require_other_names(data: FilesData | StreamData) -> None:
-    """Raise an error where a file, or a split of the dataset, is in `train` and in `valid` or `test`.
+    """Raise an error where a file is in `train` and in `valid` or `test`.
 
     Of a pair of files, the one with the sources counts: two splits may have the same file of labels.
     """
@@ -261,8 +234,6 @@ def require_other_names(data: FilesData | StreamData) -> None:
 
 def require_other_contents(data: FilesData | StreamData) -> None:
     """Raise an error where a file of `valid` or `test` is a copy of one of `train`. Folders are not compared."""
-    if isinstance(data, StreamData) and data.dataset:
-        return
     sizes: dict[int, list[str]] = {}
     for name in _source_names(data, "train"):
         if Path(name).is_file():
@@ -279,12 +250,8 @@ def require_other_contents(data: FilesData | StreamData) -> None:
 
 
 def _source_names(data: FilesData | StreamData, split: str) -> Iterator[str]:
-    """The files with the sources of a split, without symbolic links; of a dataset, the names of its splits."""
-    sources: list[str | list[str]] = getattr(data, split)
-    if isinstance(data, StreamData) and data.dataset:
-        yield from (name for source in sources for name in file_names(source))
-        return
-    root = folder(data.root)
+    """The files with the sources of a split, without symbolic links."""
+    root, sources = folder(data.root), getattr(data, split)
     if isinstance(data, StreamData):
         sources = expand_patterns(root, sources)
     yield from (os.path.realpath(root / file_names(source)[0]) for source in sources)
@@ -298,23 +265,17 @@ def _advice(data: FilesData | StreamData, other: str) -> str:
 
 
 VALID_PAIRS = "valid.jsonl"  # of the validation set, as [row, source, target]: BLEU is of text
-TYPICAL = 400  # training pictures whose statistics are kept, to notice others that are unlike them
+SMALL = 4 << 20  # bytes of files that one process encodes sooner than several
+PROCESSES = 4  # that encode: one process reads for all of them, in a quarter of the time that encoding takes
 STREAM_SAMPLE = 300_000  # rows of a stream that the vocabulary is learned from, unless tokenizer.sample says other
 
 
 class CorpusPreparation:
-    """Writes data/ of a run, whole or not at all.
-
-    Text files are encoded by several processes, and what they make is kept in a cache that runs share. Generated
-    corpora, pictures and sounds are encoded by this process into the run's folder. Of a stream only the validation set
-    is encoded.
-    """
+    """Writes data/ of a run, whole or not at all. Of a stream only the validation set is encoded."""
 
     def __init__(self, run: Run, task: Task, say: Callable[[str], None]) -> None:
         self.run, self.task, self.say = run, task, say
         self.recipe: Recipe = run.recipe
-        self.cache = PreparationCache()
-        self._scans: dict[CorpusPart, tuple[FileScan, ...]] = {}
 
     def prepare(self) -> None:
         data = self.recipe.data
@@ -335,31 +296,18 @@ class CorpusPreparation:
             write_checksums(unfinished, files)
         self._record_files()
 
-    @property
-    def _in_blocks(self) -> bool:
-        """Whether the data is text in files, which several processes share."""
-        return isinstance(self.recipe.data, FilesData) and self.recipe.source.kind == "text"
-
-    def _split(self, name: str) -> Split:
-        """The files of a split; a file that was not met before is read and hashed."""
-        data = self.recipe.data
-        assert isinstance(data, FilesData)
-        parts = tuple(corpus_parts(data, "train" if data.hold_out else name))
-        for part in parts:
-            if part not in self._scans:
-                self._scans[part] = part.scan()
-        valid = name == "valid"
-        return Split(parts, tuple(self._scans[part] for part in parts), data.longest, data.hold_out, valid, valid)
-
     def _encode(self, name: str, tokenizers: TokenizerPair, folder: Path) -> None:
         """Encode a split into a folder of its name, and the text of the validation set beside it."""
         data = self.recipe.data
         every = data.hold_out if name == "valid" and isinstance(data, FilesData) else 0
+        corpus = read(data, name, self.recipe.source.kind)  # type: ignore[arg-type]
+        _, files = corpus_files(data)
+        several = sum(file.stat().st_size for file in files) > SMALL
+        processes = min(len(os.sched_getaffinity(0)), PROCESSES) if several and name == "train" else 1
+        how: dict[str, Any] = {"longest": longest_side(data), "on_bad": data.on_bad, "processes": processes}
         try:
-            if self._in_blocks:
-                encoded, reports = self._encode_blocks(name, folder)
-            else:
-                encoded, reports = self._encode_rows(name, tokenizers, folder)
+            rows = CountedRows(corpus, f"encoding {name}")
+            encoded = EncodedCorpus.build(rows, tokenizers, folder=folder / name, **how)
         except UnknownLabelError as error:
             if init := self.recipe.training.init:
                 raise ValueError(
@@ -374,39 +322,15 @@ class CorpusPreparation:
                 f"{error}; data.hold_out = {every} keeps this row to validate with, and no row that is left to "
                 "train on has that label: give it more rows, or name a file in data.valid"
             ) from None
+        if name == "valid":
+            kept = set(encoded.rows.tolist())
+            lines = (json.dumps([pair.row, pair.source, pair.target]) + "\n" for pair in corpus if pair.row in kept)
+            write_text(folder / VALID_PAIRS, "".join(lines))
         # Bad rows of a file that rows are held out of were reported with its training part.
-        for remark in split_remarks(self.task, name, encoded, [] if every else reports, every):
+        for remark in split_remarks(self.task, name, encoded, [] if every else corpus.parts, every):
             self.say(remark)
         for remark in unknown_token_remarks(self.recipe, tokenizers, name, encoded):
             self.say(remark)
-
-    def _encode_blocks(self, name: str, folder: Path) -> tuple[EncodedCorpus, list[PartReport]]:
-        """Of text files; the tokenizers are in the folder."""
-        split = self._split(name)
-        with progress_of(f"encoding {name}", split.rows) as advance:
-            reports = prepare_split(split, folder, folder / name, self.cache, self.say, advance)
-        texts = folder / name / TEXTS
-        if split.keeps_pairs:
-            texts.rename(folder / VALID_PAIRS)
-        else:
-            texts.unlink()
-        return EncodedCorpus.load(folder / name), reports
-
-    def _encode_rows(
-        self, name: str, tokenizers: TokenizerPair, folder: Path
-    ) -> tuple[EncodedCorpus, list[PartReport]]:
-        corpus, data = read(self.recipe.data, name, self.recipe.source.kind), self.recipe.data  # type: ignore[arg-type]
-        rows = CountedRows(corpus, f"encoding {name}")
-        encoded = EncodedCorpus.build(
-            rows, tokenizers, longest=longest_side(data), folder=folder / name, on_bad=data.on_bad
-        )
-        if name == "valid":
-            kept = set(encoded.rows.tolist())
-            with (folder / VALID_PAIRS).open("w", encoding="utf-8") as file:
-                for pair in corpus:
-                    if pair.row in kept:
-                        file.write(json.dumps([pair.row, pair.source, pair.target]) + "\n")
-        return encoded, [PartReport(part.reasons, part.first) for part in corpus.parts]
 
     def _record_files(self) -> None:
         """The checksums of the corpora, or of what was prepared where they are generated; and of `training.init`."""
@@ -414,8 +338,6 @@ class CorpusPreparation:
         root, files = corpus_files(self.recipe.data)
         prepared = [path for path in sorted(self.run.data.rglob("*")) if path.is_file()]
         provenance.record_files("data", files or prepared, root if files else self.run.folder)
-        if isinstance(self.recipe.data, StreamData) and self.recipe.data.dataset:
-            provenance.record_dataset(self.recipe.data.dataset, self.recipe.data.revision)
         if self.recipe.training.init:
             folder, _ = find(self.recipe.training.init)
             provenance.record_files("init", [folder / "model.safetensors"], folder)
@@ -423,7 +345,10 @@ class CorpusPreparation:
     def _tokenizers(self) -> TokenizerPair:
         """Those of the run, with every tag of the recipe as one token."""
         tokenizers = self._loaded_or_learned()
-        for tag in filter(None, getattr(self.recipe.data, "tags", [])):
+        tags = list(filter(None, getattr(self.recipe.data, "tags", [])))
+        if tags and not (self.recipe.tokenizer.load or self.recipe.training.init):
+            tokenizers.source.add_tags(tags)
+        for tag in tags:
             tokens = tokenizers.source.encode(tag)
             if len(tokens) != 1 or tokens[0] == UNKNOWN:
                 raise ValueError(
@@ -454,39 +379,20 @@ class CorpusPreparation:
         if recipe.training.init:
             return WarmStart(recipe).tokenizers(train)
         self.say(self._activity)
-        if not self._in_blocks or recipe.tokenizer.kind not in ("bpe", "unigram", "word", "character"):
-            tokenizers = self._learn(train)
-        else:
-            tokenizers = self._cached_or_learned(train, list(filter(None, tagged)))
+        # Labels, words and letters may be rare, so all rows are read for them.
+        sampled = recipe.tokenizer.kind in ("bpe", "unigram") and recipe.base_task != "classify"
+        if isinstance(data, FilesData) and sampled and (size := recipe.tokenizer.sample):
+            total = sum(1 for part in corpus.parts for _ in part.rows())
+            if total > size:
+                self.say(f"it is learned from {size:,} of {total:,} rows (tokenizer.sample)")
+                train = EvenSample(corpus, size, total)
+        tokenizers = self._learn(train)
         # Small corpora have fewer pieces or words than tokenizer.size.
         sides = {"source ": tokenizers.source, "target ": tokenizers.target}
         for side, tokenizer in ({"": tokenizers.source} if tokenizers.joint else sides).items():
             if isinstance(tokenizer, Tokenizer):
                 learned = len(tokenizer) - len(tokenizer.tags) - recipe.tokenizer.slots
                 self.say(f"{side}vocabulary: {learned:,} of at most {recipe.tokenizer.size:,} tokens")
-        return tokenizers
-
-    def _cached_or_learned(self, train: Iterable[Pair], tags: list[str]) -> TokenizerPair:
-        """Of text files: from the cache, or learned and kept there."""
-        recipe, split = self.recipe, self._split("train")
-        split = replace(split, parts=tuple(replace(part, tag="") for part in split.parts))
-        settings = recipe.tokenizer.to_dict()
-        key = cache_key(content=split.content, tokenizer=settings, task=recipe.base_task, tags=tags)
-        with tempfile.TemporaryDirectory(prefix="vocabulary-", suffix=".unfinished", dir=self.run.folder) as folder:
-            entry = Path(folder) / "entry"
-            if self.cache.take("vocabularies", key, entry, self.say):
-                return TokenizerPair.load(entry)
-        # Labels, words and letters may be rare, so all rows are read for them.
-        has_pieces = recipe.tokenizer.kind in ("bpe", "unigram") and recipe.base_task != "classify"
-        sample = recipe.tokenizer.sample if has_pieces else 0
-        sampled = sample and split.rows > sample
-        if sampled:
-            self.say(f"it is learned from {sample:,} of {split.rows:,} rows (tokenizer.sample)")
-        tokenizers = self._learn(SampledPairs(split, sample) if sampled else train)
-        if tags:
-            tokenizers.source.add_tags(tags)
-        split.require_unchanged()
-        self.cache.keep("vocabularies", key, tokenizers.save, self.say)
         return tokenizers
 
     @property
@@ -498,9 +404,6 @@ class CorpusPreparation:
     def _learn(self, pairs: Iterable[Pair]) -> TokenizerPair:
         recipe, how = self.recipe, self.recipe.tokenizer
         source: Any = None if recipe.source.kind == "text" else make_reader(**recipe.source.to_dict())
-        if isinstance(source, PictureReader):
-            pictures = dict.fromkeys(pair.source for pair in pairs)  # several captions may name one picture
-            source.learn_typical(islice(pictures, TYPICAL))
         return TokenizerPair.train(
             how.kind,
             how.size,
@@ -512,6 +415,20 @@ class CorpusPreparation:
             labels=recipe.base_task == "classify",
             slots=how.slots,
         )
+
+
+class EvenSample:
+    """About `size` of `total` rows of a corpus, evenly spread over it; each iteration reads it again.
+
+    Row i of n is one of them if ⌊(i + 1) · size / n⌋ > ⌊i · size / n⌋.
+    """
+
+    def __init__(self, corpus: Corpus, size: int, total: int) -> None:
+        self.corpus, self.size, self.total = corpus, size, total
+
+    def __iter__(self) -> Iterator[Pair]:
+        size, total = self.size, self.total
+        return (pair for pair in self.corpus if (pair.row + 1) * size // total > pair.row * size // total)
 
 
 class FirstRows:
@@ -543,7 +460,7 @@ def longest_side(data: Data) -> int | None:
 
 
 def split_remarks(
-    task: Task, name: str, encoded: EncodedCorpus, reports: list[PartReport], every: int
+    task: Task, name: str, encoded: EncodedCorpus, reports: list[PairReader], every: int
 ) -> Iterator[str]:
     """How large a split is and what was left out of it; then an error where nothing is left.
 
@@ -551,7 +468,7 @@ def split_remarks(
     """
     data = task.recipe.data
     unreadable, longest = encoded.about.unreadable, longest_side(data)
-    skipped = sum(report.reasons.total() for report in reports) + len(unreadable)
+    skipped = sum(report.skipped for report in reports) + len(unreadable)
     left_out = (
         f"; {count_of(skipped, 'bad row')} skipped, "
         f"{encoded.about.dropped:,} longer than {_length(task, longest)} left out"
@@ -625,22 +542,6 @@ def split_name(data: Data, split: str) -> str:
 REPORT = 10.0  # seconds between lines
 
 
-@contextmanager
-def progress_of(activity: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A function to be called with the number of rows that were done since the last call; it says so on stderr."""
-    done, last = 0, time.monotonic()
-
-    def advance(rows: int) -> None:
-        nonlocal done, last
-        done += rows
-        if (now := time.monotonic()) - last >= REPORT:
-            rows_so_far = count_of(done, "row") if total is None else f"{done:,} of {count_of(total, 'row')}"
-            print(f"{activity}: {rows_so_far} so far", file=sys.stderr, flush=True)
-            last = now
-
-    yield advance
-
-
 class CountedRows:
     """Pairs, with a progress while they are read. They may be read more than once."""
 
@@ -648,7 +549,9 @@ class CountedRows:
         self.pairs, self.activity = pairs, activity
 
     def __iter__(self) -> Iterator[Pair]:
-        with progress_of(self.activity) as advance:
-            for pair in self.pairs:
-                yield pair
-                advance(1)
+        last = time.monotonic()
+        for done, pair in enumerate(self.pairs, 1):
+            yield pair
+            if (now := time.monotonic()) - last >= REPORT:
+                print(f"{self.activity}: {count_of(done, 'row')} so far", file=sys.stderr, flush=True)
+                last = now

@@ -1,16 +1,14 @@
-"""`fit`: what is checked before a run begins, what it says, and where its metrics go."""
+"""`fit`: what is checked before a run begins, and what it says."""
 
 from __future__ import annotations
 
 import errno
-import os
 import re
 import shutil
 import time
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any, cast
@@ -18,7 +16,6 @@ from typing import TYPE_CHECKING, Any, cast
 from rich.console import Console
 
 from ..files import DamagedFileError, make_folder, remove_unfinished
-from ..wording import redacted
 from .checkpoint import read_checkpoint, seed_everything
 from .corpora import check, check_tokenizer
 from .devices import (
@@ -34,21 +31,20 @@ from .devices import (
 )
 from .parameters import WarmStart
 from .recipe_sections import GIVEN
-from .run_batches import Corpora, pin_revision
+from .run_batches import Corpora
 from .run_folder import (
     Provenance,
     Run,
     RunExtension,
     anchored,
     changed_settings,
-    flat_settings,
     holds_run,
     require_open,
 )
 from .tasks import recipe_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import torch
     from rich.progress import Progress, TaskID
@@ -57,7 +53,6 @@ if TYPE_CHECKING:
 
     from .loop import Given
     from .recipe import Recipe
-    from .recipe_sections import TrainingSection
     from .tasks import Task
 
 QUIET = 10.0
@@ -100,85 +95,6 @@ class ProgressBar:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-
-
-def require_packages(settings: TrainingSection) -> None:
-    """Raise an error that names the key and the package that is missing."""
-    for name in settings.loggers:
-        if find_spec(name) is None:
-            raise ValueError(f'training.loggers has "{name}", which needs the package {name}: pip install {name}')
-    if settings.tensorboard and find_spec("tensorboard") is None:
-        raise ValueError("training.tensorboard = true needs the tensorboard package: install it, or set it to false")
-
-
-class TensorBoard:
-    """Losses, scores and, under HPARAMS, the recipe."""
-
-    def __init__(self, run: Run, settings: Mapping[str, Any]) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-        from torch.utils.tensorboard.summary import hparams
-
-        self._writer = SummaryWriter(str(run.folder / "tensorboard"))
-        for summary in hparams(dict(settings), {"hp_metric": -1.0}):
-            self._writer._get_file_writer().add_summary(summary)
-
-    def log(self, values: Mapping[str, float], update: int) -> None:
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, update)
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class WeightsAndBiases:
-    """It reads its own environment variables, such as WANDB_MODE."""
-
-    def __init__(self, run: Run, settings: Mapping[str, Any]) -> None:
-        import wandb  # type: ignore[import-not-found]
-
-        project = os.environ.get("WANDB_PROJECT", "regard")
-        self._run = wandb.init(
-            project=project, name=run.folder.name, dir=str(run.folder), config=dict(settings), resume="allow"
-        )
-
-    def log(self, values: Mapping[str, float], update: int) -> None:
-        self._run.log({**values, "update": update})
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-class MLflow:
-    """Without MLFLOW_TRACKING_URI the figures stay in the run's folder."""
-
-    def __init__(self, run: Run, settings: Mapping[str, Any]) -> None:
-        import mlflow  # type: ignore[import-not-found]
-
-        if "MLFLOW_TRACKING_URI" not in os.environ:
-            mlflow.set_tracking_uri((run.folder / "mlflow").absolute().as_uri())
-        mlflow.set_experiment("regard")
-        self._mlflow = mlflow
-        mlflow.start_run(run_name=run.folder.name)
-        mlflow.log_params({key: str(value)[:250] for key, value in settings.items()})
-
-    def log(self, values: Mapping[str, float], update: int) -> None:
-        self._mlflow.log_metrics(dict(values), step=update)
-
-    def close(self) -> None:
-        self._mlflow.end_run()
-
-
-LOGGERS: dict[str, Any] = {"wandb": WeightsAndBiases, "mlflow": MLflow}
-
-
-def metric_loggers(run: Run) -> list[Any]:
-    """The loggers of a run, with every setting of its recipe by its dotted key."""
-    training = run.recipe.training
-    kinds = [*([TensorBoard] if training.tensorboard else []), *(LOGGERS[name] for name in training.loggers)]
-    plain = (bool, int, float, str)
-    values = flat_settings(redacted(run.recipe.to_dict())) if kinds else {}
-    settings = {key: value if isinstance(value, plain) else str(value) for key, value in values.items()}
-    return [kind(run, settings) for kind in kinds]
 
 
 if TYPE_CHECKING:
@@ -236,9 +152,8 @@ def fit(
         raise TypeError("train, valid and settings of [training] are for a model; a recipe has its own")
     else:
         chosen = anchored(recipe.with_settings("training", **settings) if settings else recipe)
-        begun, parts = Run.open(folder).recipe if resume else None, partial(_recipe_parts, given)
-        if chosen.data.kind == "stream":
-            chosen = pin_revision(chosen, begun)
+        begun = Run.open(folder, continues=True).recipe if resume else None
+        parts = partial(_recipe_parts, given)
     check_processes(chosen.training)
     changed = changed_settings(begun.to_dict(), chosen.to_dict()) if begun is not None else {}
     require_open(changed, folder)
@@ -247,7 +162,6 @@ def fit(
         if chosen.training.init:
             WarmStart(chosen).check()
         check(chosen.data)
-    require_packages(chosen.training)
     require_precision(chosen.training)
     run = Run(folder, chosen)
     with run_session(run, chosen, changed, resume=resume, force=force) as extension, one_thread(chosen):
@@ -328,7 +242,6 @@ def _fit(
             if resume and checkpoint is None:
                 bar.say(f"{folder} has no checkpoint yet: training begins anew")
             if first:
-                training.loggers = metric_loggers(run)
                 corpora.prepare()
             processes.barrier()
             corpora.load(processes)
@@ -353,8 +266,6 @@ def _fit(
             bar.say(f"interrupted; continue with: {run.continuation}")
         raise (KeyboardInterrupt if left.code == 128 + SIGINT else left) from None
     finally:
-        for logger in training.loggers if training is not None else ():
-            logger.close()
         signals.restore()
         bar.stop()
 

@@ -129,7 +129,6 @@ class Training:
         self.metrics = MetricsFile(run.metrics, task.column)
         self.standing = ValidationState()
         self.average: MovingAverage | None = None
-        self.loggers: list[Any] = []
         self.update = 0  # how many there have been
         self.stops = False  # before the last update
         self._asked_to_end = False  # by a callback
@@ -241,13 +240,9 @@ class Training:
         asked = False
         if self.processes.is_first:
             self.metrics.write(line)
-            values = {name: value for name, value in line.items() if name != "update"}
-            if self.task.column in line:
-                values["hp_metric"] = line[self.task.column]  # the score beside the recipe, in TensorBoard's HPARAMS
-            for logger in self.loggers:
-                logger.log(values, int(line["update"]))
+            figures = {name: value for name, value in line.items() if name != "update"}
             for callback in self.given.callbacks:
-                asked |= callback(int(line["update"]), {name: line[name] for name in values if name in line}) is True
+                asked |= callback(int(line["update"]), dict(figures)) is True
         if self.given.callbacks:
             self._asked_to_end |= self.processes.broadcast(asked)
 

@@ -6,7 +6,6 @@ Batches are read by their numbers: any of them can be made again, in any process
 from __future__ import annotations
 
 import inspect
-import itertools
 import math
 import random
 import re
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 
 from ..files import write_text
 from ..models.decoder import Loss
@@ -325,63 +324,42 @@ class NumberedBatches:
 
 
 class LoaderBatches(NumberedBatches):
-    """The batches of a DataLoader: its dataset, its sampler and its collate_fn, without its iterator.
+    """The batches of a DataLoader: its dataset, its batch size and its collate_fn, without its sampler and iterator.
 
-    An entry is the rows of a batch. The sampler draws those of an epoch with the random numbers of that epoch.
+    An entry is the rows of a batch, in the order of `random` for (seed, epoch) where the loader shuffles.
     """
 
     def __init__(self, loader: DataLoader[Any], name: str) -> None:
-        _require_numbers(loader, name)
-        self._dataset, self._collate = loader.dataset, loader.collate_fn
-        self._collates = loader.batch_sampler is not None  # otherwise the dataset has batches
-        self._sampler: Any = loader.batch_sampler if self._collates else loader.sampler
-        self._samplers: list[Any] = [self._sampler, loader.sampler, getattr(self._sampler, "sampler", None)]
-        self._length = _length(loader, name)
-        self._drawn: tuple[tuple[int, int], Sequence[Any]] | None = None
+        _require_rows(loader, name)
+        self._dataset: Any = loader.dataset
+        self._collate = loader.collate_fn
+        self._size, self._drops = loader.batch_size, loader.drop_last  # no size: the dataset has batches
+        self._shuffles = isinstance(loader.sampler, RandomSampler)
         self.workers, self.worker_start = loader.num_workers, loader.worker_init_fn
         names = ("timeout", "prefetch_factor", "multiprocessing_context")
         self.worker_options = {each: getattr(loader, each) for each in names}
         self.pins_memory = loader.pin_memory and torch.cuda.is_available()
-        self._require_same_order(name)
 
     def __len__(self) -> int:
-        return self._length
+        rows, size = len(self._dataset), self._size or 1
+        return rows // size if self._drops else -(-rows // size)
 
     def epoch(self, seed: int, number: int) -> Sequence[Any]:
-        if self._drawn is None or self._drawn[0] != (seed, number):
-            self._drawn = (seed, number), self._draw(seed, number)
-        return self._drawn[1]
+        order = list(range(len(self._dataset)))
+        if self._shuffles:
+            random.Random(f"{seed} {number}").shuffle(order)
+        if self._size is None:
+            return order
+        return [order[n * self._size : (n + 1) * self._size] for n in range(len(self))]
 
     def validation(self, seed: int) -> Sequence[Any]:
         return self.epoch(seed, 0)
 
     def batch(self, entry: Any) -> Any:
-        if not self._collates:
+        if self._size is None:
             return self._collate(self._dataset[entry])
         several = getattr(self._dataset, "__getitems__", None)  # as PyTorch's own loader reads them
         return self._collate([self._dataset[row] for row in entry] if several is None else several(entry))
-
-    def _draw(self, seed: int, number: int) -> Sequence[Any]:
-        key = f"{seed} {number}"
-        generators = [getattr(sampler, "generator", None) for sampler in self._samplers]
-        with random_numbers(key, *(each for each in generators if isinstance(each, torch.Generator))):
-            for sampler in self._samplers:
-                if callable(getattr(sampler, "set_epoch", None)):
-                    sampler.set_epoch(number)
-            drawn = list(itertools.islice(self._sampler, self._length))
-        if not drawn and self._length:
-            raise ValueError(f"the sampler of the DataLoader has no batch in epoch {number}; it said {self._length:,}")
-        return [*drawn, *itertools.islice(itertools.cycle(drawn), self._length - len(drawn))]
-
-    def _require_same_order(self, name: str) -> None:
-        """Of PyTorch's own samplers it is known."""
-        own = [each for each in self._samplers if not type(each).__module__.startswith(("torch.", "builtins"))]
-        if own and list(map(str, self._draw(0, 0))) != list(map(str, self._draw(0, 0))):
-            raise ValueError(
-                f"{name} is a DataLoader with the sampler {type(own[0]).__name__}, which gives another order when it "
-                "is asked twice with the same seed, so a run could not resume with the same batches: let it draw "
-                "from `random`, `numpy.random` or `torch`, or give it a method set_epoch(epoch)"
-            )
 
 
 class EpochShare(Dataset[Any]):
@@ -417,53 +395,36 @@ def numbered_batches(batches: Any, name: str) -> NumberedBatches:
 
 
 @contextmanager
-def random_numbers(key: str, *generators: torch.Generator) -> Iterator[None]:
+def random_numbers(key: str) -> Iterator[None]:
     """Context in which Python, NumPy and PyTorch have the random numbers of this key, on the CPU; then as before.
 
     Not on a GPU: a worker process may not use it.
     """
     seed = random.Random(key).getrandbits(32)
-    several = (torch.default_generator, *generators)
-    python, numpy, states = random.getstate(), np.random.get_state(), [each.get_state() for each in several]  # noqa: NPY002
+    python, numpy, torchs = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     try:
         random.seed(seed)
         np.random.seed(seed)  # noqa: NPY002  the global state is what datasets use
-        for each in several:
-            each.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
-        for each, state in zip(several, states, strict=True):
-            each.set_state(state)
+        torch.set_rng_state(torchs)
 
 
-def _require_numbers(loader: DataLoader[Any], name: str) -> None:
+def _require_rows(loader: DataLoader[Any], name: str) -> None:
     kind = type(loader.dataset).__name__
-    if isinstance(loader.dataset, IterableDataset):
+    if isinstance(loader.dataset, IterableDataset) or not hasattr(loader.dataset, "__len__"):
         raise ValueError(
-            f"{name} is a DataLoader over {kind}, an IterableDataset, whose rows have no numbers, and {NUMBERED}: give "
-            f"one over a dataset with __len__ and __getitem__, or list({name}) if all batches fit in memory; a recipe "
-            'reads pairs of text that do not, with data.kind = "stream"'
+            f"{name} is a DataLoader over {kind}, whose rows have no numbers, and {NUMBERED}: give one over a dataset "
+            f"with __len__ and __getitem__, or list({name}) if all batches fit in memory; a recipe reads pairs of text "
+            'that do not, with data.kind = "stream"'
         )
-    if type(loader).__iter__ is not DataLoader.__iter__:
+    sampler, several = loader.sampler, loader.batch_sampler
+    plain = type(sampler) in (RandomSampler, SequentialSampler) and not getattr(sampler, "replacement", False)
+    if type(loader).__iter__ is not DataLoader.__iter__ or not plain or type(several) not in (BatchSampler, type(None)):
         raise ValueError(
-            f"{name} is of type {type(loader).__name__}, a DataLoader that makes its batches in an __iter__ of its "
-            f"own, and {NUMBERED}: give a plain DataLoader over the same dataset, or list({name})"
+            f"{name} is a DataLoader with an __iter__ or a sampler of its own, or one of several processes, and "
+            f"{NUMBERED}: leave it out and say shuffle=True or False, or give a sequence of batches"
         )
-    for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
-        if isinstance(sampler, DistributedSampler):
-            raise ValueError(
-                f"{name} has a DistributedSampler, and fit shares the batches among the processes itself: leave the "
-                "sampler out, and set shuffle=True instead"
-            )
-
-
-def _length(loader: DataLoader[Any], name: str) -> int:
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError) as error:
-        raise ValueError(
-            f"{name} is a DataLoader without a length ({error}), and an epoch must have an end: give its dataset or "
-            "its sampler a __len__"
-        ) from None

@@ -99,14 +99,8 @@ class Recipe(Section):
             wrong.append("training.init brings its own vocabulary, and tokenizer.load names another; remove one")
         if not self.training.init and (self.training.init_parts or self.training.init_vocabulary != "keep"):
             wrong.append("training.init_parts and training.init_vocabulary need training.init, a model to start from")
-        for name in ("weights", "tags"):
-            if getattr(self.data, name, []) and self.source.kind != "text":
-                wrong.append(f'data.{name} is for sources that are text; source.kind = "{self.source.kind}"')
-        if self.tokenizer.dropout and (self.tokenizer.kind != "bpe" or self.base_task == "write"):
-            wrong.append(
-                'tokenizer.dropout leaves out merges of tokenizer.kind = "bpe" in pairs; this recipe has '
-                f'tokenizer.kind = "{self.tokenizer.kind}" and task = "{self.task}"; set it to 0'
-            )
+        if getattr(self.data, "tags", []) and self.source.kind != "text":
+            wrong.append(f'data.tags is for sources that are text; source.kind = "{self.source.kind}"')
         if getattr(self.data, "tags", []) and self.tokenizer.slots:
             wrong.append("data.tags and tokenizer.slots both need the end of the vocabulary; remove one")
         if self.training.tokens < self.data.longest:

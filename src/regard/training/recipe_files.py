@@ -60,14 +60,10 @@ def fill_sections(values: dict[str, Any]) -> None:
 
 
 SHIPPED = Path(__file__).parents[1] / "recipes"
-LARGEST = 1 << 20  # bytes; a recipe is read whole
-LAYERS = 1000  # recipes and parts that one recipe may be based on, each counted as often as it is named
-PARTS = 64  # of a dotted key; a recipe's have three
 DEFAULT_KINDS = {"tokenizer": "bpe", "source": "text"}
 """Of the sections that need not name theirs: [tokenizer] and [source]."""
 NEED_KIND = ("data", "encoder", "decoder")
 """Sections that must name it. A part may have some settings of one, for whichever kind a recipe names."""
-_LONG_KEY = re.compile(r"(?<![^\s.=\[\]{}#,])(?:[^\s.=\[\]{}#,]++\s*+\.\s*+){64}")  # PARTS times
 
 
 class Layer(NamedTuple):
@@ -151,7 +147,7 @@ def recipe_tasks() -> dict[str, str]:
 
 def resolved_settings(name: str) -> Settings:
     """All settings of a recipe or part that ships, those of its bases included."""
-    return _resolve(_find(name, Path()), (), itertools.count(1))[0]
+    return _resolve(_find(name, Path()))[0]
 
 
 def load_settings(name: str, values: Settings) -> Recipe:
@@ -159,21 +155,18 @@ def load_settings(name: str, values: Settings) -> Recipe:
     return _load(name, Layer(name, Path(), values, {}), ())
 
 
-def load_recipe(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
-    """The recipe of this name, or in this file, with `key=value` overrides; one RecipeError lists all errors."""
-    layer = _find(str(name), Path())
-    try:
-        return _load(name, layer, overrides)
-    except RecursionError:
-        raise ValueError(
-            f"recipe {name} is nested too deeply; its sections hold settings, and no more sections"
-        ) from None
+def load_recipe(name: str | Path, overrides: Iterable[str] = (), *, finished: bool = False) -> Recipe:
+    """The recipe of this name, or in this file, with `key=value` overrides; one RecipeError lists all errors.
+
+    `finished`: of a run that is only looked at; keys of earlier versions are left out.
+    """
+    return _load(name, _find(str(name), Path()), overrides, finished=finished)
 
 
-def _load(name: str | Path, layer: Layer, overrides: Iterable[str]) -> Recipe:
+def _load(name: str | Path, layer: Layer, overrides: Iterable[str], *, finished: bool = False) -> Recipe:
     from .recipe import Recipe, with_longest
 
-    values, origins = _resolve(layer, (), itertools.count(1))
+    values, origins = _resolve(layer)
     values.setdefault("name", Path(layer.label).stem if str(name).endswith(".toml") else layer.label)
     settings = _overrides(overrides)
     merge(values, settings)
@@ -181,13 +174,11 @@ def _load(name: str | Path, layer: Layer, overrides: Iterable[str]) -> Recipe:
     origins.update(dict.fromkeys(_key_paths(settings), COMMAND_LINE))
     training = values.get("training")
     init = isinstance(training, dict) and bool(training.get("init"))
-    return Reader(origins, init=init).read(Recipe, with_longest(values), f"recipe {name}")
+    return Reader(origins, init=init, finished=finished).read(Recipe, with_longest(values), f"recipe {name}")
 
 
-def _resolve(layer: Layer, above: tuple[str, ...], count: Iterator[int]) -> tuple[Settings, dict[str, str]]:
-    """A layer's values over those of its bases, and where each is written; `count` numbers the layers."""
-    if next(count) > LAYERS:
-        raise ValueError(f"{(*above, layer.label)[0]} is based on more than {LAYERS:,} recipes; name each base once")
+def _resolve(layer: Layer, above: tuple[str, ...] = ()) -> tuple[Settings, dict[str, str]]:
+    """A layer's values over those of its bases, and where each is written."""
     if layer.label in above:
         raise ValueError(f"{layer.label} is based on itself: {' → '.join((*above, layer.label))}")
     own = dict(layer.values)
@@ -201,7 +192,7 @@ def _resolve(layer: Layer, above: tuple[str, ...], count: Iterator[int]) -> tupl
             below = _find(base, layer.folder)
         except ValueError as error:
             raise ValueError(f"{layer.label}: base: {error}") from None
-        base_values, base_origins = _resolve(below, (*above, layer.label), count)
+        base_values, base_origins = _resolve(below, (*above, layer.label))
         base_values.pop("name", None)
         if below.label in shipped_parts():
             base_values.pop("about", None)  # it is about the part
@@ -240,24 +231,11 @@ def _suggestion(name: str, names: Iterable[str], suffix: str = "") -> str:
 
 
 def _read(path: Path) -> Layer:
-    if path.stat().st_size > LARGEST:
-        raise ValueError(f"{path} is {path.stat().st_size:,} bytes; that is no recipe")
     try:
         text = path.read_text(encoding="utf-8")
-        _check_keys(text, str(path))
         return Layer(str(path), path.parent, tomllib.loads(text), _origins(text, path.name))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}") from None
-    except RecursionError:
-        raise ValueError(
-            f"{path} is nested too deeply; sections of a recipe hold settings, and no more sections"
-        ) from None
-
-
-def _check_keys(text: str, place: str) -> None:
-    """Refuse keys of very many parts before they are parsed, which takes a time that grows with their square."""
-    if _LONG_KEY.search(text):
-        raise ValueError(f"{place} has a key of more than {PARTS} parts; keys of a recipe have two or three")
 
 
 def _origins(text: str, name: str) -> dict[str, str]:
@@ -278,13 +256,9 @@ def _overrides(items: Iterable[str]) -> Settings:
     for item in items:
         key, equals, text = item.partition("=")
         names = key.strip().split(".")
-        if len(names) > PARTS:
-            wrong.append(f"{item[:40]!r}… is a key of {len(names):,} parts; keys of a recipe have two or three")
-            continue
         if not equals or not all(re.fullmatch(r"[\w-]+", name) for name in names):
             wrong.append(f"{item!r} is not key=value, such as training.rate=0.001")
             continue
-        _check_keys(text, key)
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
@@ -360,7 +334,7 @@ def require_path(file: Path, split: str, root: str) -> Path:
 
 def require_files(name: str, overrides: Iterable[str] = ()) -> None:
     """Raise the error of a missing recipe, and of a missing file of its corpus where that is made of files."""
-    values, _ = _resolve(_find(name, Path()), (), itertools.count(1))
+    values, _ = _resolve(_find(name, Path()))
     merge(values, _overrides(overrides))
     data = values.get("data")
     if (

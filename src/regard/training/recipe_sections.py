@@ -48,6 +48,19 @@ BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
 PLAIN = {int: "a valid integer", float: "a valid number", str: "a valid string", bool: "a valid boolean"}
 
 
+PARQUET = "download the dataset, and name its Parquet files in data.train"
+RETIRED: dict[str, tuple[list[Any], str]] = {
+    "data.weights": ([[]], "name a corpus as often in data.train as its pairs shall come in an epoch"),
+    "data.dataset": ([""], PARQUET),
+    "data.configuration": ([""], PARQUET),
+    "data.revision": ([""], PARQUET),
+    "tokenizer.dropout": ([0.0], "begin a new run without it"),
+    "training.tensorboard": ([True, False], ""),
+    "training.loggers": ([[]], "give the metrics to another place in a callback: fit(recipe, folder, callbacks=[f])"),
+}
+"""Keys of earlier versions: the values with which they did nothing that is missed now, and what to do instead."""
+
+
 class RecipeError(ValueError):
     """All errors of a recipe; the message has a line for each."""
 
@@ -106,11 +119,12 @@ class Section:
 class Reader:
     """Reads sections from tables, and collects what is wrong in them as sentences by dotted key.
 
-    `origins` says where a key is written. `init`: the recipe starts from a trained model.
+    `origins` says where a key is written. `init`: the recipe starts from a trained model. `finished`: it is that of a
+    run that is only looked at, and may have keys of earlier versions.
     """
 
-    def __init__(self, origins: Mapping[str, str] | None = None, *, init: bool = False) -> None:
-        self.origins, self.init = origins or {}, init
+    def __init__(self, origins: Mapping[str, str] | None = None, *, init: bool = False, finished: bool = False) -> None:
+        self.origins, self.init, self.finished = origins or {}, init, finished
         self.wrong: dict[str, str] = {}
 
     def read(self, section: type[T], values: Any, title: str) -> T:
@@ -138,8 +152,11 @@ class Reader:
             elif declared.default is MISSING and declared.default_factory is MISSING:
                 self._note(path, "is missing" + self._remedy(path))
         for name in values:
-            if name not in known:
-                self._note(f"{place}.{name}" if place else str(name), unknown_key_sentence(str(name), sorted(known)))
+            path = f"{place}.{name}" if place else str(name)
+            harmless, instead = RETIRED.get(path, ([], ""))
+            if name in known or values[name] in harmless or (self.finished and path in RETIRED):
+                continue
+            self._note(path, f"is no key any more: {instead}" if instead else unknown_key_sentence(name, sorted(known)))
         if len(self.wrong) > before:
             return None
         made: Any = section(**found)
@@ -317,7 +334,7 @@ COLUMNS = "source and target (and gold links): numbers from 0, or names in the h
 
 
 class FilesData(DataSection):
-    """Pairs from files: TSV, CSV, JSONL, Parquet, a `datasets` folder, or two line-aligned files; plain, gz or xz.
+    """Pairs from files: TSV, CSV, JSONL, Parquet, or two line-aligned files; plain, gz or xz.
 
     Where the source is a picture or a sound, its column names a file, and the path starts at `root` too.
     """
@@ -331,9 +348,6 @@ class FilesData(DataSection):
     )
     test: list[CorpusFile] = key(default=[])
     columns: list[int | str] = key(default=[0, 1], about=COLUMNS, sizes=(2, 4))
-    weights: list[int] = positive(
-        default=[], about="how often the pairs of each corpus of `train` come in an epoch; []: all of them once"
-    )
     tags: list[str] = key(
         default=[],
         about='a token before the sources of each corpus, such as ["<2fr>", "<2es>"]; "" for none. The first '
@@ -350,10 +364,9 @@ class FilesData(DataSection):
                 f"valid = {self.valid} and hold_out = {self.hold_out}: name files to validate with, or hold out "
                 "one row of 10 of `train`, say; one of them"
             )
-        trained = count_of(len(self.train), "corpus", "corpora")
-        for noun, given in (("weight", self.weights), ("tag", self.tags)):
-            if given and len(given) != len(self.train):
-                wrong.append(f"{count_of(len(given), noun)} for {trained} in `train`: one for each")
+        if self.tags and len(self.tags) != len(self.train):
+            trained = count_of(len(self.train), "corpus", "corpora")
+            wrong.append(f"{count_of(len(self.tags), 'tag')} for {trained} in `train`: one for each")
         for name, corpora in (("valid", self.valid), ("test", self.test)):
             if self.tags and len(corpora) > len(self.tags):
                 tags, number = count_of(len(self.tags), "tag"), count_of(len(corpora), "corpus", "corpora")
@@ -362,23 +375,12 @@ class FilesData(DataSection):
 
 
 class StreamData(DataSection):
-    """Pairs that are read and encoded while the model is trained: no preparation, and memory for one buffer.
-
-    From files as in kind "files"; or, with `dataset`, from a dataset on the Hugging Face Hub, whose splits `train`,
-    `valid` and `test` name.
-    """
+    """Pairs that are read and encoded while the model is trained: no preparation, and memory for one buffer."""
 
     kind: Literal["stream"] = "stream"
     root: str = key(default=DEFAULT_ROOT, about=ROOT)
-    dataset: str = key(
-        default="", about="a dataset on the Hugging Face Hub, such as wmt/wmt14, or a folder of one below `root`"
-    )
-    configuration: str = key(default="", about="of the dataset, such as de-en")
-    revision: str = key(
-        default="", about="of the dataset: a branch, a tag or a commit; a run keeps the commit in its recipe"
-    )
     train: list[CorpusFile] = key(
-        about="files (* stands for any characters), or [source file, target file]; of a dataset, a split",
+        about="files (* stands for any characters), or [source file, target file]",
         sizes=(1, math.inf),
     )
     valid: list[CorpusFile] = key(default=[])
@@ -393,22 +395,6 @@ class StreamData(DataSection):
     buffer: int = positive(
         default=200_000, about="pairs in memory at least; they are shuffled, and batches have pairs of like length"
     )
-
-    def problems(self) -> list[str]:
-        if not self.dataset:
-            named = self.configuration or self.revision
-            return ["configuration and revision are those of a dataset; name it in `dataset`"] if named else []
-        wrong = [
-            f"{split} = {names}: it names one split of the dataset {self.dataset}"
-            for split, names in (("train", self.train), ("valid", self.valid), ("test", self.test))
-            if len(names) > 1 or not all(isinstance(name, str) for name in names)
-        ]
-        if not all(isinstance(column, str) for column in self.columns):
-            wrong.append(
-                f"columns = {self.columns}: name the columns of the dataset, source first, such as "
-                '["translation.en", "translation.de"]'
-            )
-        return wrong
 
 
 class GeneratedData(DataSection):
@@ -597,9 +583,6 @@ class TokenizerSection(Section):
         about="bpe, unigram: rows of the corpus that the vocabulary is learned from, evenly spread; 0: all. "
         "Other kinds and classifiers read all rows. Of a stream: the first rows of its files; 0: 300,000",
     )
-    dropout: float = portion(
-        default=0.0, about="bpe: the share of merges left out at random in training (Provilkov et al. 2020); 0.1, say"
-    )
     load: str = key(default="", about="a folder with tokenizers to use as they are, instead of training new ones")
 
 
@@ -682,10 +665,6 @@ class TrainingSection(Section):
     nodes: int = positive(default=1)
     strategy: Literal["auto", "ddp", "fsdp"] = key(default="auto", about="how several devices share the work")
     workers: int = natural(default=0, about="processes that make batches")
-    tensorboard: bool = True
-    loggers: list[Literal["wandb", "mlflow"]] = key(
-        default=[], about="further places for the metrics and the recipe; each needs its package and may upload"
-    )
 
 
 class SearchSection(Section):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import re
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -15,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from torch.utils.data import DataLoader, Dataset
 
 from ..data.batches import Batch
-from ..data.encoding import BpeDropout, EncodedCorpus
+from ..data.encoding import EncodedCorpus
 from ..data.rows import BadRowError, Pair
 from ..data.tokenizer_pair import TokenizerPair
 from ..files import check_files, write_text
 from ..wording import count_of
-from .corpora import VALID_PAIRS, CorpusPreparation, corpus_parts, dataset_split, pair_stream
+from .corpora import VALID_PAIRS, CorpusPreparation, pair_stream
 from .devices import ignore_signals
 from .recipe_files import folder
 from .recipe_sections import StreamData
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from .tasks import Task
 
 
-COMMIT = re.compile("[0-9a-f]{40}")
 POSITIONS = "stream.jsonl"
 """In data/ of a run: at which update each buffer of the stream began, and where in the corpus."""
 
@@ -109,16 +107,11 @@ class Corpora:
         self.valid = EncodedCorpus.load(self.run.data / "valid")
         with (self.run.data / VALID_PAIRS).open(encoding="utf-8") as file:
             self.valid_pairs = [Pair(source, target, row) for row, source, target in map(json.loads, file)]
-        if recipe.tokenizer.dropout:
-            self.task.dropout = BpeDropout(self.tokenizers, recipe.tokenizer.dropout, recipe.data.longest)
         places: dict[str, Any] = {"rank": rank, "world": world, "fixed_shapes": self.fixed_shapes}
         if isinstance(recipe.data, StreamData):
             self.train = EncodedCorpus.build([], self.tokenizers)  # a stream has no statistics that are counted
             positions = StreamPositions(self.run.data / POSITIONS, writes=processes.is_first)
-            # The first process writes the recipe, so its commit of a dataset counts for all.
-            data = replace(recipe.data, revision=processes.broadcast(recipe.data.revision))
-            stream = pair_stream(data, seed=recipe.seed)
-            files = files_hash(data)
+            stream, files = pair_stream(recipe.data, seed=recipe.seed), files_hash(recipe.data)
             self.updates = StreamUpdates(recipe, self.task, stream, self.tokenizers, positions, files=files, **places)
             return
         self.train = EncodedCorpus.load(self.run.data / "train")
@@ -182,7 +175,7 @@ class StreamUpdates(Dataset[list[Batch]]):
         self._batches = partial(task.batches, seed=recipe.seed, world=count, fixed_shapes=shapes)
         self._ranks = range(rank, count, world)
         decisive: dict[str, object] = {"tokens": recipe.training.tokens, "batches": count, "fixed": fixed_shapes}
-        decisive["dropout"] = recipe.tokenizer.dropout
+        decisive["dropout"] = 0.0  # of merges of BPE, which earlier versions had: their runs go on in their buffer
         self._settings = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
         self._files = files
         self._position: StreamPosition | None = None
@@ -310,26 +303,9 @@ class StreamPositions:
 
 
 def files_hash(data: StreamData) -> str:
-    """A hash of the size and the time of every file of a stream. "" for a dataset, whose commit the recipe has."""
-    if data.dataset:
-        return ""
+    """A hash of the size and the time of every file of a stream."""
     root = folder(data.root)
-    paths = {Path(file) for part in corpus_parts(data, "train") for file in part.files}
-    files = sorted(file for path in paths for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file())
+    files = sorted({Path(file) for part in pair_stream(data).parts for file in part.files})
     names = ((file.relative_to(root) if file.is_relative_to(root) else file).as_posix() for file in files)
     stats = [(name, file.stat().st_size, file.stat().st_mtime_ns) for name, file in zip(names, files, strict=True)]
     return hashlib.sha256(json.dumps(stats).encode()).hexdigest()[:16]
-
-
-def pin_revision(recipe: Recipe, begun: Recipe | None = None) -> Recipe:
-    """The recipe with a commit in `data.revision`: the run has the same rows when it resumes, whatever is pushed later.
-
-    `begun` is the recipe of the run that resumes: a branch or a tag stands for the commit that it stood for then.
-    Where the Hub does not answer, the revision stays as it is.
-    """
-    data: Any = recipe.data
-    split = dataset_split(data, "train")
-    if not data.dataset or Path(split.name).is_dir() or COMMIT.fullmatch(data.revision):
-        return recipe
-    revision = (split.commit() or data.revision) if begun is None else getattr(begun.data, "revision", "")
-    return recipe.with_settings("data", revision=revision)

@@ -87,15 +87,15 @@ class Run:
         return run
 
     @classmethod
-    def open(cls, folder: Path) -> Run:
-        """An existing run of a recipe."""
+    def open(cls, folder: Path, *, continues: bool = False) -> Run:
+        """An existing run of a recipe; one that continues has no settings that this version cannot follow."""
         file = cls.recipe_file(folder)
         if not has_corpus(file):
             raise ValueError(
                 f"{folder} is a run that fit(model, …) began in Python, and its model and batches are not in the "
                 "folder: continue it there, with fit(model, folder, resume=True, train=…, valid=…)"
             )
-        return cls(folder, load_recipe(file))
+        return cls(folder, load_recipe(file, finished=not continues))
 
     @property
     def has_recipe(self) -> bool:
@@ -242,11 +242,6 @@ class Provenance:
         }
         self._write()
 
-    def record_dataset(self, name: str, revision: str) -> None:
-        """A dataset that is streamed, with its commit; "" where that is not known."""
-        self._values["dataset"] = {"name": name, "revision": revision}
-        self._write()
-
     def card(self) -> str:
         """The lines of the model card: command, versions, commit and checksums."""
         if not self.sessions:
@@ -258,8 +253,6 @@ class Provenance:
         last = self.sessions[-1]
         made = ", ".join(f"{name} {number}" for name, number in last["versions"].items())
         lines.append(f"Versions: {made}." + (f" Commit {last['commit'][:12]}." if last["commit"] else ""))
-        if dataset := self._values.get("dataset"):
-            lines.append(f"\nDataset: `{dataset['name']}`, revision {dataset['revision'] or 'not known'}.")
         for key, heading in (("data", "Data"), ("init", "Started from")):
             files = self._values.get(key) or {}
             lines += [f"\n{heading} (SHA-256):\n"] if files else []

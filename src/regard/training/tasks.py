@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..data.batches import Batch
-    from ..data.encoding import BpeDropout, EncodedCorpus
+    from ..data.encoding import EncodedCorpus
     from ..data.rows import Pair
     from ..data.tokenizer_pair import TokenizerPair
     from ..models.configurations import TaskName
@@ -94,7 +94,6 @@ class Task(ABC):
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        self.dropout: BpeDropout | None = None  # of the recipe's `tokenizer.dropout`, once there is a vocabulary
         best = recipe.training.best
         self.by_loss = best == "loss"  # what is kept is what has the lowest loss
         self.measure = next((name for name in self.measures if column_name(name) == best), self.measure)
@@ -140,8 +139,6 @@ class Task(ABC):
             tokens=self.recipe.training.tokens,
             seed=seed,
             fixed_shapes=fixed_shapes,
-            weights=getattr(self.recipe.data, "weights", ()),
-            dropout=self.dropout,
             **shares,
         )
 

@@ -212,6 +212,7 @@ class TraceView:
                 "budget": fidelity.budget,
                 "kept": fidelity.faithful,
                 "word": fidelity.remark,
+                "rows": fidelity.rows,
             },
             "query_side": query_side,
             "key_side": key_side,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import os
-from contextlib import nullcontext
+from contextvars import copy_context
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,11 +18,11 @@ from torch.nn.functional import pad
 
 from ..normalizers import RowState
 from ..parts import positions, span
-from ..statistics import WIDEST, Top
+from ..statistics import WIDEST, Top, relative_error
 from . import TRITON, ceil
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from jaxtyping import Float, Int
     from torch import Tensor
@@ -36,10 +36,43 @@ if TYPE_CHECKING:
 
 
 def start(kernel: Any, grid: tuple[int, int, int], *arguments: Any, **options: int) -> None:
-    """`kernel[grid](*arguments, **options)` on the device of the first tensor, which need not be the current one."""
+    """`kernel[grid](*arguments, **options)` on the device of the first tensor, which need not be the current one.
+
+    Triton asks of each argument its type, whether it is 1 and whether 16 divides it, on every call: some 50 µs for a
+    kernel with forty of them. Here it asks once for each kind of arguments.
+    """
     device = next(x.device for x in arguments if isinstance(x, torch.Tensor))
-    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+    if device.type != "cuda":
         kernel[grid](*arguments, **options)
+        return
+    kind = (kernel, device, *options.values())
+    kind += tuple((x.dtype, x.data_ptr() & 15) if isinstance(x, torch.Tensor) else x for x in arguments)
+    with torch.cuda.device(device):
+        if kind in _compiled:
+            _compiled[kind][grid](*arguments)
+            return
+        if len(_compiled) >= KINDS:
+            _compiled.clear()
+        _compiled[kind] = kernel[grid](*arguments, **options)
+
+
+_compiled: dict[Any, Any] = {}
+KINDS = 4096
+"""Kinds of arguments remembered before all are forgotten."""
+
+
+def with_descriptors(device: torch.device, work: Callable[[], None]) -> None:
+    """Start a kernel that describes tensors to the copy engine, for which Triton asks its allocator for memory.
+
+    In a context of its own: the caller's allocator stays what it was.
+    """
+    import triton
+
+    def inside() -> None:
+        triton.set_allocator(lambda size, *_: torch.empty(size, dtype=torch.int8, device=device))
+        work()
+
+    copy_context().run(inside)
 
 
 def start_by_name(kernel: Any, grid: tuple[int, int, int], options: Arguments) -> None:
@@ -89,7 +122,10 @@ def kernel_arguments(w: Weights) -> Arguments | None:
         modifiers |= modifier.kernel_arguments()
     lag = modifiers.get("offset", 0)
     start = stop = place = _places(rows, lag, device)
-    if energies.mask is not None:
+    causal = None if energies.mask is None else energies.mask.causal_offset
+    if isinstance(causal, int):
+        start, stop = _causal_bounds(causal, rows, energies.keys, device)
+    elif energies.mask is not None:
         bounds = _bounds(energies, entries, rows)
         if bounds is None:
             return None
@@ -110,6 +146,7 @@ def kernel_arguments(w: Weights) -> Arguments | None:
     places = {"q": a, "k": b, "q_at": at[0], "k_at": at[1], "q_row": a.stride(-2), "k_row": b.stride(-2)}
     lengths = {"queries": len(rows), "keys": w.keys, "matrices": len(entries)}
     mask = {"start": start, "stop": stop, "BOUNDED": energies.mask is not None}
+    mask["causal"] = (causal, rows) if isinstance(causal, int) else None
     mask["bound_n"] = 0 if energies.mask is None or start.shape[0] == 1 else len(rows)
     formula = {"scale": energies.form.scale, "c": c, "cap": cap, "slopes": slopes, "place": place, "lag": lag}
     formula |= {"CAP": cap > 0, "ALIBI": "slopes" in modifiers, "ratio": c / unit * normalize.temperature}
@@ -132,6 +169,14 @@ def _bounds(energies: EnergyMatrix, entries: Sequence[int], rows: Sequence[int])
         return None
     start, stop = (x.clamp(0, energies.keys).expand(-1, len(rows)).int().contiguous() for x in interval)
     return start, stop
+
+
+# A model has the same causal mask in every layer.
+@lru_cache(maxsize=16)
+def _causal_bounds(offset: int, rows: Sequence[int], keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The same of a causal mask: from the first key to i + offset."""
+    stop = (positions(span(rows, device), device) + offset + 1).clamp(0, keys).int()[None].contiguous()
+    return torch.zeros_like(stop), stop
 
 
 @cache
@@ -219,10 +264,21 @@ def _ranges(r: Arguments, width: int, tall: int) -> Int[Tensor, "n_or_1 blocks 4
     keys, rows, device = r["keys"], ceil(r["queries"], tall), r["q"].device
     if not r["BOUNDED"]:
         return _all(keys, width, rows, device)
+    if r["causal"] is not None:
+        return _causal_ranges(*r["causal"], keys, width, rows, tall, device)
     edges = _edges(keys, width, device)
     at_once = max(1, (1 << 24) // (rows * len(edges)))
     parts = zip(r["start"].split(at_once), r["stop"].split(at_once), strict=True)
     return torch.cat([_seen(start, stop, edges, width, rows, tall, keys) for start, stop in parts])
+
+
+@lru_cache(maxsize=16)
+def _causal_ranges(
+    offset: int, queries: Sequence[int], keys: int, width: int, rows: int, tall: int, device: torch.device
+) -> Int[Tensor, "1 blocks 4"]:
+    """The same of a causal mask."""
+    bounds = _causal_bounds(offset, queries, keys, device)
+    return _seen(*bounds, _edges(keys, width, device), width, rows, tall, keys)
 
 
 def _seen(
@@ -346,10 +402,11 @@ def answers(
         return None
     r = r | values
     results: dict[str, Tensor | Top] = {}
-    whole = {name: x for name, x in asked.items() if name not in ("top", "offsets", "fidelity")}
+    apart = {"offsets", "fidelity"} if asked.get("top") == 1 and products is None else {"top", "offsets", "fidelity"}
+    whole = {name: x for name, x in asked.items() if name not in apart}
     if whole:
         results |= _walk(r, state, whole)
-    if "top" in asked:
+    if "top" in asked and "top" in apart:
         results["top"] = _largest(r, state, asked["top"])
     if "offsets" in asked:
         results["offsets"] = _offsets(r, state, asked["offsets"])
@@ -358,7 +415,7 @@ def answers(
     return results
 
 
-def _walk(r: Arguments, state: Float[Tensor, "n q"], asked: dict[str, Any]) -> dict[str, Tensor]:
+def _walk(r: Arguments, state: Float[Tensor, "n q"], asked: dict[str, Any]) -> dict[str, Tensor | Top]:
     """One walk for all that look at the whole matrix."""
     from . import statistics_triton
 
@@ -378,6 +435,7 @@ def _walk(r: Arguments, state: Float[Tensor, "n q"], asked: dict[str, Any]) -> d
     options |= {"state": state, "edges": _edges(keys, cut.keys, device), "ranges": ranges, "blocks": blocks}
     options |= {"range_n": 0 if ranges.shape[0] == 1 else 4 * blocks, "turns": ceil(blocks, strips)}
     options |= {"SLABS": max(1, cut.queries // (16 * cut.warps)), "PRODUCT_PRECISION": r["PRECISION"]}
+    options |= {"BULK": _bulk(r), "PTX": device.type == "cuda" and torch.version.hip is None}
     options |= {"ENTROPY": "entropy" in planes or "spread" in planes, "ON": "on" in planes}
     if directed:
         options |= {"sums": sums, "SUMS": bool(planes), "SIZES": "size" in planes}
@@ -393,8 +451,10 @@ def _walk(r: Arguments, state: Float[Tensor, "n q"], asked: dict[str, Any]) -> d
         # Zeros are where a maximum begins: weights are not negative, and codes of contributions unsigned.
         cells = torch.zeros(n, *asked["map"][:2], dtype=torch.int32, device=device)
         options |= _cells(r, asked["map"], cut) | {"cells": cells.view(torch.uint32) if directed else cells}
-    start_by_name(statistics_triton.walk, (strips, n, parts), options)
-    results: dict[str, Tensor] = dict(zip(planes, sums.sum(2).unbind(0), strict=True))
+    if "top" in asked:
+        options |= {"best": torch.full((n, q), -(1 << 63), device=device), "BEST": True}
+    with_descriptors(device, partial(start_by_name, statistics_triton.walk, (strips, n, parts), options))
+    results: dict[str, Any] = dict(zip(planes, sums.sum(2).unbind(0), strict=True))
     if "entropy" in results:
         results["entropy"] *= -math.log(2)
     if "spread" in results:
@@ -402,12 +462,31 @@ def _walk(r: Arguments, state: Float[Tensor, "n q"], asked: dict[str, Any]) -> d
     results |= {name: options[name].sum(1) for name in by_key}
     if "map" in asked:
         results["map"] = number_of_code(cells) if directed else cells.view(torch.float32)
+    if "top" in asked:
+        results["top"] = Top(torch.empty(n, q, 1, device=device), torch.empty(n, q, 1, dtype=torch.long, device=device))
+        options |= {"values": results["top"].values, "indices": results["top"].indices, "count": n * q, "BLOCK": 256}
+        start_by_name(statistics_triton.best_keys, (ceil(n * q, 256), 1, 1), options)
     return {name: results[name] for name in asked}
 
 
-_QUESTIONS = ("ENTROPY", "ON", "SUMS", "SIZES", "RECEIVED", "RECEIVED_SIZE", "MAP", "SPLIT")
+def _bulk(r: Arguments) -> bool:
+    """Whether the copy engine (Hopper and later) can read queries and directions: rows on multiples of 16 bytes."""
+    device = r["q"].device
+    if device.type != "cuda" or torch.version.hip is not None or torch.cuda.get_device_capability(device) < (9, 0):
+        return False
+    sides = [("q", r["ALIGN"], r["D"])] + ([("g", r["PRODUCT_ALIGN"], r["DV"])] if r["DIRECTED"] else [])
+    return r["q"].dtype != torch.float32 and all(
+        align == 16
+        and r[x].data_ptr() % 16 == 0
+        and r[f"{x}_row"] % 8 == 0
+        and r[f"{x}_row"] >= width == _power_of_two(width)
+        for x, align, width in sides
+    )
+
+
+_QUESTIONS = ("ENTROPY", "ON", "SUMS", "SIZES", "RECEIVED", "RECEIVED_SIZE", "BEST", "MAP", "SPLIT")
 _OUTPUTS = (
-    *("entropy", "on", "sums", "received", "received_size"),
+    *("entropy", "on", "sums", "received", "received_size", "best"),
     *("cells", "row_cells", "col_cells", "chosen"),
 )
 
@@ -443,7 +522,7 @@ def _fidelity(
     options |= {"BDV": _power_of_two(v.shape[-1])}
     start_by_name(statistics_triton.fidelity, (blocks, r["matrices"], 1), options)
     error, norm = error.sum(1), norm.sum(1)
-    return torch.where(error == 0, 0, error.sqrt() / norm.sqrt())
+    return relative_error(error, norm)
 
 
 def _entropy(size: Float[Tensor, "n q"], logs: Float[Tensor, "n q"]) -> Float[Tensor, "n q"]:

@@ -32,7 +32,7 @@ LENGTHS = [
 """Arguments that change with a sequence's length. Triton would compile a kernel anew for 1 and for multiples of 16."""
 ADDRESSES = [
     "q_at", "k_at", "state", "place", "slopes", "start", "stop", "edges", "ranges", "row_cells",
-    "col_cells", "chosen", "entropy", "on", "sums", "received", "received_size", "cells", "shifts", "values",
+    "col_cells", "chosen", "entropy", "on", "sums", "received", "received_size", "best", "cells", "shifts", "values",
     "indices", "z_at", "v_at", "g_at", "error", "norm",
 ]  # fmt: skip
 """Tensors whose alignment no kernel uses, and which may begin anywhere."""
@@ -79,6 +79,25 @@ def number_of_code(code):
     """The x of `size_code(x)`."""
     bits = (code ^ -0x7FFFFFFF).to(tl.uint32, bitcast=True)
     return ((bits >> 1) | (bits << 31)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def ordered(x):
+    """Whole numbers in the order of these floats, and back: a function that is its own inverse."""
+    bits = x.to(tl.int32, bitcast=True)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def log2(x, PTX: tl.constexpr):
+    """log₂ x of a normal number. The compiler's own takes some twenty instructions, the GPU's one."""
+    if PTX:
+        log = tl.inline_asm_elementwise(
+            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        log = tl.log2(x)
+    return log
 
 
 @triton.jit
@@ -198,15 +217,15 @@ def join_cells(
 @triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def walk(
     q, k, g, v, q_at, k_at, g_at, v_at, state, place, slopes, start, stop, edges, ranges, row_cells, col_cells,
-    chosen, entropy, on, sums, received, received_size, cells, queries, keys, q_row, k_row, g_row, v_row,
+    chosen, entropy, on, sums, received, received_size, best, cells, queries, keys, q_row, k_row, g_row, v_row,
     bound_n, range_n, chosen_n, blocks, turns, map_rows, map_cols, scale, c, cap,
     CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, DIRECTED: tl.constexpr, FINITE: tl.constexpr,
     ENTROPY: tl.constexpr, ON: tl.constexpr,
     SUMS: tl.constexpr, SIZES: tl.constexpr, RECEIVED: tl.constexpr, RECEIVED_SIZE: tl.constexpr,
-    MAP: tl.constexpr, SPLIT: tl.constexpr, ROW_GROUP: tl.constexpr, COL_GROUP: tl.constexpr,
+    BEST: tl.constexpr, MAP: tl.constexpr, SPLIT: tl.constexpr, ROW_GROUP: tl.constexpr, COL_GROUP: tl.constexpr,
     PRECISION: tl.constexpr, PRODUCT_PRECISION: tl.constexpr, D: tl.constexpr,
     BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SLABS: tl.constexpr,
-    ALIGN: tl.constexpr, PRODUCT_ALIGN: tl.constexpr,
+    ALIGN: tl.constexpr, PRODUCT_ALIGN: tl.constexpr, BULK: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
     strip, n, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     strips, parts = tl.num_programs(0), tl.num_programs(2)
@@ -217,8 +236,17 @@ def walk(
     CHOSEN: tl.constexpr = 1 + (2 if ENTROPY else 1 if SIZES else 0)
     from_q, from_k = tl.load(q_at + n), tl.load(k_at + n)
     slope = tl.load(slopes + n) if ALIBI else 0.0
+    if BULK:  # blocks of queries by the copy engine: one thread asks, none computes addresses
+        all_q = tl.make_tensor_descriptor(
+            q + from_q * ALIGN, shape=[queries, D], strides=[q_row.to(tl.int64), 1], block_shape=[BM, BD]
+        )
     if DIRECTED:
         from_g, from_v = tl.load(g_at + n), tl.load(v_at + n)
+    if DIRECTED and BULK:
+        all_g = tl.make_tensor_descriptor(
+            g + from_g * PRODUCT_ALIGN, shape=[queries, DV], strides=[g_row.to(tl.int64), 1], block_shape=[BM, BDV]
+        )
+    best += n.to(tl.int64) * queries
     state += n.to(tl.int64) * queries
     cells += n.to(tl.int64) * map_rows * map_cols
     received += (n.to(tl.int64) * parts + part) * keys
@@ -282,39 +310,48 @@ def walk(
                             old_logs = tl.load(sums + 2 * plane + i, mask=real, other=0.0)
                         if ON:
                             old_chosen = tl.load(sums + CHOSEN * plane + i, mask=real, other=0.0)
-                    q_tile = matrix(q, from_q, i, q_row, queries, D, BD, ALIGN)
+                    if BULK:  # noqa: SIM108 (a compile-time choice)
+                        q_tile = all_q.load([rows * BM, 0])
+                    else:
+                        q_tile = matrix(q, from_q, i, q_row, queries, D, BD, ALIGN)
                     s = tl.dot(q_tile, keys_t, input_precision=PRECISION)
                     where = tl.load(place + i, mask=real, other=0)[:, None] if ALIBI else 0
                     e = energies(s, where, j[None, :], scale, cap, slope, CAP, ALIBI)
-                    existing = e
                     if not whole:
-                        exists = (j < last)[None, :]
-                        seen = exists
+                        seen = (j < last)[None, :]
                         if BOUNDED:
                             low = tl.load(start + i, mask=real, other=0)[:, None]
                             high = tl.load(stop + i, mask=real, other=0)[:, None]
                             seen = seen & (j[None, :] >= low) & (j[None, :] < high)
                         e = tl.where(seen, e, float("-inf"))
-                        # A hidden key has weight 0, which may be the largest; one that does not exist has none.
-                        existing = tl.where(exists, e, float("-inf"))
+                    shown = e
                     if DIRECTED:
-                        g_tile = matrix(g, from_g, i, g_row, queries, DV, BDV, PRODUCT_ALIGN)
+                        if BULK:
+                            g_tile = all_g.load([rows * BM, 0])
+                        else:
+                            g_tile = matrix(g, from_g, i, g_row, queries, DV, BDV, PRODUCT_ALIGN)
                         product = tl.dot(g_tile, values_t, input_precision=PRODUCT_PRECISION)
                         w = weigh(e, own_state[:, None], c)
                         x = contribution(w, product, FINITE)
                         if MAP:
-                            existing = map_code(x)
+                            shown = map_code(x)
+                    if BEST:
+                        most = tl.max(e, axis=1)
+                        # Of equal energies the first key.
+                        where_most = tl.min(tl.where(e == most[:, None], j[None, :], 0x7FFFFFFF), axis=1)
+                        packed = (ordered(most).to(tl.int64) << 32) | (0x7FFFFFFF - where_most).to(tl.int64)
+                        tl.atomic_max(best + i, packed, mask=real, sem="relaxed")
                     if MAP:
                         if SPLIT:
-                            right = group_max(tl.where(beyond, existing, none), BM, BN, COL_GROUP, QUADS)
+                            right = group_max(tl.where(beyond, shown, none), BM, BN, COL_GROUP, QUADS)
                             join_cells(
                                 pooled(right, own_state[:, None], c, DIRECTED),
                                 col + 1, col_exists & (col + 1 < map_cols), row_cells, rows * BM, queries, cells,
                                 map_cols, BM, ROW_GROUP, SPLIT,
                             )  # fmt: skip
-                            left = group_max(tl.where(beyond, none, existing), BM, BN, COL_GROUP, QUADS)
+                            left = group_max(tl.where(beyond, none, shown), BM, BN, COL_GROUP, QUADS)
                         else:
-                            left = group_max(existing, BM, BN, COL_GROUP, QUADS)  # [BM, groups]
+                            left = group_max(shown, BM, BN, COL_GROUP, QUADS)  # [BM, groups]
                         join_cells(
                             pooled(left, own_state[:, None], c, DIRECTED), col,
                             col_exists, row_cells, rows * BM, queries, cells, map_cols, BM, ROW_GROUP, SPLIT,
@@ -334,7 +371,7 @@ def walk(
                         if SIZES:
                             tl.store(sums + plane + i, old_sizes + tl.sum(size, axis=1), mask=real)
                         if ENTROPY:
-                            logs = tl.sum(size * tl.log2(size + 2e-38), axis=1)
+                            logs = tl.sum(size * log2(size + 2e-38, PTX), axis=1)
                             tl.store(sums + 2 * plane + i, old_logs + logs, mask=real)
                         if ON:
                             of_chosen = tl.sum(x * picked[None, :], axis=1)
@@ -353,6 +390,21 @@ def walk(
                 tl.store(received + j, -of_keys if DIRECTED else of_keys, mask=j < last)
             if RECEIVED_SIZE:
                 tl.store(received_size + j, tl.sum(tl.sum(taken_size, axis=0), axis=0), mask=j < last)
+
+
+@triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=ADDRESSES)
+def best_keys(best, state, values, indices, count, c, BLOCK: tl.constexpr):
+    """What `walk` left in `best`, taken apart: the weight of the best key of each row, and which it is."""
+    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    packed = tl.load(best + row, mask=row < count, other=0)
+    most = ordered((packed >> 32).to(tl.int32)).to(tl.float32, bitcast=True)
+    own_state = tl.load(state + row, mask=row < count, other=0.0)
+    key = 0x7FFFFFFF - (packed & 0x7FFFFFFF)
+    # A row that sees no key: the first, with a weight of 0. A row with NaN has NaN, at any key.
+    some = (most > float("-inf")) & (key != 0x7FFFFFFF)
+    w = tl.where(some | (own_state != own_state), weigh(most, own_state, c), 0.0)
+    tl.store(values + row, w, mask=row < count)
+    tl.store(indices + row, tl.where(some, key, 0), mask=row < count)
 
 
 @triton.jit

@@ -173,7 +173,7 @@ const MEANINGS = {
     "These are the weights the model used: multiplied with its values they give what the model computed, up to rounding. " +
     "Why the model used them is another question.",
   false: "Multiplied with the model's values, these weights do not give what the model computed: do not rely on them.",
-  null: "Whether the model used exactly these weights was not checked: its values or its output were not recorded.",
+  null: "Whether the model used exactly these weights is not known: its output was not recorded, or the values are alike.",
 };
 
 /** The verdict in words: a number that a trace's file states, and cannot be measured again, is told from a proof.
@@ -215,13 +215,26 @@ function worst(trace) {
 function explained(trace) {
   const figure = (x) => (x == null ? "–" : number(x));
   const rows = trace.calls.map(({ name, kind, heads, queries, keys, origin, fidelity = /** @type {any} */ ({}) }) => {
-    const figures = [figure(fidelity.error), figure(fidelity.budget), verdict(fidelity)];
+    const compared = fidelity.rows == null ? "–" : `${fidelity.rows} of ${queries}`;
+    const figures = [compared, figure(fidelity.error), figure(fidelity.budget), verdict(fidelity)];
     return { kept: fidelity.kept, cells: [name, kind, heads, queries, keys, origin, ...figures] };
   });
-  const titles = ["layer", "kind", "heads", "queries", "keys", "computed by", "error", "allowed", "verdict"];
+  const titles = [
+    "layer",
+    "kind",
+    "heads",
+    "queries",
+    "keys",
+    "computed by",
+    "rows compared",
+    "error",
+    "allowed",
+    "verdict",
+  ];
   const words =
     "The weights are computed from the queries and keys the model used. Multiplied with its values they must give what " +
-    "the model gave: the error is |W·v − out| / |out|, and “allowed” is what rounding explains.";
+    "the model gave: the error is |W·v − out| / |out|, and “allowed” is what rounding explains. With more keys than values " +
+    "are wide, weights could differ in the null space of V without a change of W·v; those of queries and keys do not.";
   return [
     el("h2", "Are these the weights the model used?"),
     el("p", MEANINGS[String(trace.faithful ?? null)]),
