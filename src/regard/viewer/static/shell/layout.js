@@ -219,18 +219,7 @@ function explained(trace) {
     const figures = [compared, figure(fidelity.error), figure(fidelity.budget), verdict(fidelity)];
     return { kept: fidelity.kept, cells: [name, kind, heads, queries, keys, origin, ...figures] };
   });
-  const titles = [
-    "layer",
-    "kind",
-    "heads",
-    "queries",
-    "keys",
-    "computed by",
-    "rows compared",
-    "error",
-    "allowed",
-    "verdict",
-  ];
+  const titles = "layer,kind,heads,queries,keys,computed by,rows compared,error,allowed,verdict".split(",");
   const words =
     "The weights are computed from the queries and keys the model used. Multiplied with its values they must give what " +
     "the model gave: the error is |W·v − out| / |out|, and “allowed” is what rounding explains. With more keys than values " +

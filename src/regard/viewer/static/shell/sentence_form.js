@@ -8,16 +8,11 @@ const EXAMPLES = {
     "The lawyer thanked the doctors because they had found her key.",
     "Time flies like an arrow, but fruit flies like a banana.",
   ],
-  translate: [
-    "My sister has a small black dog.",
-    "I would like to know where the station is.",
-    "He did not eat because he was not hungry.",
-  ],
+  translate: ["My sister has a small black dog.", "I would like to know where the station is."],
   generate: ["My lord, the night is", "Once upon a time there was a", "The capital of France is"],
   classify: [
     "The soup was not bad, but I would not call the waiter friendly.",
     "I liked the hotel, although the room was small.",
-    "Nobody could say that this film is boring.",
   ],
 };
 const DOES = { read: "reads", translate: "translates", generate: "continues", classify: "classifies" };

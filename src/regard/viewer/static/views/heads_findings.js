@@ -204,12 +204,8 @@ function drawnWords({ last: { lines, links }, view }) {
   return `${counted(lines.length, "line")} of ${links.length.toLocaleString("en")}: those that differ most from what their head does from other words.`;
 }
 
-/** How tokens are chosen. */
-function hints() {
-  const hands =
-    "Click a token to choose it; drag, or click with Shift or Control, for several. Point at a line or a square for its weight.";
-  return [el("p.quietly", hands)];
-}
+const HANDS =
+  "Click a token to choose it; drag, or click with Shift or Control, for several. Point at a line or a square for its weight.";
 
 /** One label and its strongest link, for a screen reader. */
 export function said(panel, { side, at }, links) {
@@ -525,7 +521,10 @@ export class HeadsAside {
     this.listed = key;
     const own = lines.filter(({ weight, habit }) => habit == null || habit < weight / 2); // more than a habit
     const best = own.reduce((most, one) => (surplus(one) > surplus(most) ? one : most), NONE);
-    this.words.replaceChildren(...this.wordsOf(panel), ...(focus.length || panel.rows.signed ? [] : hints()));
+    this.words.replaceChildren(
+      ...this.wordsOf(panel),
+      ...(focus.length || panel.rows.signed ? [] : [el("p.quietly", HANDS)]),
+    );
     const habit = this.words.querySelector(".habit")?.textContent;
     const words = panel.rows.signed || best === NONE ? "" : sentenceOf(panel, best);
     this.sentence = [words, habit].filter(Boolean).join(" ");

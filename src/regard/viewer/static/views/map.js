@@ -435,7 +435,6 @@ function mapKeys(view) {
   return [
     ...moves,
     { key: "+", text: "zoom in", run: () => view.camera.zoom(1.5) },
-    { key: "=", text: "", run: () => view.camera.zoom(1.5) },
     { key: "-", text: "zoom out", run: () => view.camera.zoom(1 / 1.5) },
     { key: "Home", text: "the whole head", run: () => view.camera.showAll() },
     { key: "[", text: "the head before", run: () => view.nextHead(-1) },
