@@ -125,7 +125,7 @@ export class Habits {
       }
   }
 
-  /** What stands beside weight w of head `head` from i to j. */
+  /** Beside weight w of a head from i to j. */
   of(head, i, j, w) {
     return Math.max(0, ...this.parts(head, i, j, w));
   }

@@ -149,7 +149,7 @@ export function sentenceForm(source, about, { made, fail, waiting }) {
     },
     /** Runs the first model for a task on the text of the box, or on an example where it is empty; null without a model. */
     sample: (task) => {
-      const model = models.findLast((one) => one.task === task);
+      const model = models.findLast((one) => one.task === task && !one.examples?.length); // one that knows any word
       return model ? () => begin(model, input.value.trim() || EXAMPLES[task][0]) : null;
     },
     knows: (name) => models.some((model) => model.name === name),

@@ -110,9 +110,7 @@ class Shell {
     return this.state.get().trace ?? this.about.traces[0]?.id ?? null;
   }
 
-  pick(id) {
-    this.state.set(ofTrace(id));
-  }
+  pick = (id) => this.state.set(ofTrace(id));
 
   /** Traces of other tabs, and those that a server which has just begun is still making, join the list as they come. */
   watch() {
@@ -282,7 +280,7 @@ function viewContext(shell) {
     },
     headViews: views.filter((view) => view.showsHead),
     announce: shell.announce,
-    pick: (id) => shell.pick(id),
+    pick: shell.pick,
     drew: () => shell.view && showFoot(shell),
     open: (id) => shell.added(id),
     sample: (task) => shell.sentence.sample(task),

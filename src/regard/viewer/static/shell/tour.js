@@ -17,7 +17,6 @@ export function makeTour({ root, state, source, ready }) {
     if (line.hidden || line.contains(event.target) || (event.type === "keydown" && event.key === "Tab")) return;
     stop();
   };
-  for (const kind of ["pointerdown", "keydown"]) root.addEventListener(kind, away, true);
 
   function stop() {
     acting.abort();
@@ -34,6 +33,7 @@ export function makeTour({ root, state, source, ready }) {
     acting = new AbortController();
     root.querySelector(".tools > .primary")?.remove();
     const { signal } = acting;
+    for (const kind of ["pointerdown", "keydown"]) document.addEventListener(kind, away, { capture: true, signal });
     const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
     const pause = () => new Promise((resolve) => setTimeout(resolve, still ? 0 : PACE));
     const before = state.get();
@@ -102,7 +102,7 @@ export function makeTour({ root, state, source, ready }) {
     root.querySelector(".tools").prepend(button);
   };
 
-  return { offer, start, stop: () => acting.abort() };
+  return { offer, start, stop };
 }
 
 export function firstUse() {

@@ -252,6 +252,7 @@ class Generation {
     const read = this.trace.sides[this.call.query_side] ?? [];
     this.next.show(read.slice(0, row + 1), label);
     this.chart.ask();
+    this.context.drew();
   }
 
   amount(weights, at, most) {

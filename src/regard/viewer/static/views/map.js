@@ -205,6 +205,7 @@ class MapView {
   draw() {
     for (const panel of this.panels) panel.board.ask();
     this.aside.draw();
+    this.context.drew();
   }
 
   // What one does
