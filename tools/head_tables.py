@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard.seeing.analysis import (
-    PATTERNS,
     THRESHOLDS,
     Patterns,
     TokenizedText,
@@ -23,6 +22,7 @@ from regard.seeing.analysis import (
     repeated_sequence,
 )
 from regard.seeing.figures import save_head_maps
+from regard.seeing.patterns import PATTERNS
 from regard.seeing.text_models import load_text_model
 
 if TYPE_CHECKING:

@@ -15,8 +15,23 @@ from .moved import install
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .attention import *  # noqa: F403  # noqa: F403
+    from .attention import *  # noqa: F403, I001
     from .seeing import Call, Seen, load_trace, note
+    from .seeing.analysis import (
+        Patterns as Patterns,
+        Site as Site,
+        ablate as ablate,
+        circuits as circuits,
+        effects as effects,
+        energy_attribution as energy_attribution,
+        intervene as intervene,
+        load_text_model as load_text_model,
+        logit_attribution as logit_attribution,
+        logit_lens as logit_lens,
+        next_tokens as next_tokens,
+        repeated_sequence_scores as repeated_sequence_scores,
+        retrieval_scores as retrieval_scores,
+    )
     from .seeing.watch import watch
 
 # ruff: noqa: F405
@@ -74,12 +89,39 @@ __all__ = [
     "window",
 ]
 
+ANALYSIS = (
+    "Patterns",
+    "Site",
+    "ablate",
+    "circuits",
+    "effects",
+    "energy_attribution",
+    "intervene",
+    "load_text_model",
+    "logit_attribution",
+    "logit_lens",
+    "next_tokens",
+    "repeated_sequence_scores",
+    "retrieval_scores",
+)
+"""Found here too, and not in `__all__`: they print tables with rich, and the core needs PyTorch only."""
+
 
 install()
 
 
 def __getattr__(name: str) -> object:
     # Importing torch takes a second; `regard --help` must not pay for it, so the names load on first use.
+    if name in ANALYSIS or name in ("attention", "seeing"):
+        from importlib import import_module
+
+        try:
+            module = import_module(".seeing.analysis" if name in ANALYSIS else f".{name}", __name__)
+        except ModuleNotFoundError as error:
+            if error.name != "rich":
+                raise
+            raise ImportError(f"regard.{name} needs rich; install it with: pip install 'regard[cli]'") from None
+        return getattr(module, name) if name in ANALYSIS else module
     if name not in __all__:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
     from . import attention, seeing
@@ -91,4 +133,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*__all__, *ANALYSIS, "__version__", "attention", "seeing"})

@@ -156,6 +156,25 @@ def replacing_folder(path: AnyPath) -> Iterator[Path]:
     sync(path.parent)
 
 
+@contextmanager
+def locked_folder(path: AnyPath, busy: str) -> Iterator[None]:
+    """Lock the folder; a ValueError that says `busy` if another process has. Nothing is locked on Windows."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:  # not on Windows
+        yield
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released however the process ends
+        except BlockingIOError:
+            raise ValueError(busy) from None
+        yield
+    finally:
+        os.close(handle)
+
+
 def remove_unfinished(folder: Path) -> None:
     """Remove what killed processes left below a folder, and put back what they were about to replace.
 

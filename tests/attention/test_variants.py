@@ -40,3 +40,8 @@ def test_names_and_lengths() -> None:
 
 def test_the_page_says_what_running_them_gives() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "write it again: python -m tools.variants_page"
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/course/03_energies.md"])
+def test_pages_that_count_them(name: str) -> None:
+    assert f"{len(VARIANTS)} published attentions" in (PAGE.parent.parent / name).read_text(encoding="utf-8")

@@ -96,8 +96,12 @@ def test_mean_effects_over_a_file_and_a_run_that_goes_on(folder: str, tmp_path: 
         one = tmp_path / "one.csv"
         _run(folder, text, "--answer", answer, "--instead", instead, "--save-table", str(one))
         differences.append([float(line.split(",")[-1]) for line in one.read_text().splitlines()[1:]])
-    mean = [float(line.split(",")[-1]) for line in first.splitlines()[1:]]
+    header, *lines = first.splitlines()
+    assert header.endswith("difference,standard error")
+    mean = [float(line.split(",")[-2]) for line in lines]
     assert mean == pytest.approx([sum(pair) / 2 for pair in zip(*differences, strict=True)], abs=1e-12)
+    errors = [float(line.split(",")[-1]) for line in lines]  # of two numbers: half of their distance
+    assert errors == pytest.approx([abs(one - other) / 2 for one, other in zip(*differences, strict=True)], abs=1e-9)
     (tmp_path / "prompts.tsv").write_text("the cat sat on\n")
     assert "text 1: expected a text, an answer" in _refused(*words)
     (tmp_path / "prompts.tsv").write_text("the cat sat on\tmat\nthe dog\t \n")

@@ -311,10 +311,3 @@ def test_unknown_characters_are_named_with_their_line(tmp_path: Path) -> None:
     assert warnings[1].endswith("the model does not know ж; what it writes for that is a guess")
     known = run_command("translate", "Where is the library?", "--beams", "1")
     assert "does not know" not in known.stderr
-
-
-@pytest.mark.parametrize("empty", ["", " "])
-def test_an_empty_phrase_is_refused(empty: str) -> None:
-    done = run_command("translate", "Where is the library?", "--include", "rouge", "--include", empty)
-    assert done.returncode == 1
-    assert '--include "" is empty: give a word or phrase' in done.stderr

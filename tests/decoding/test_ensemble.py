@@ -9,7 +9,7 @@ import torch
 
 from regard.data import Tokenizer, TokenizerPair
 from regard.data.batches import Batch
-from regard.decoding import Ensemble, rescore, search, target_logprobs, translate
+from regard.decoding import Ensemble, search, target_logprobs, translate
 from regard.decoding.ensemble import check_same_tokenizers
 from regard.models import EncoderDecoder, EncoderDecoderConfig
 from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, batch
@@ -82,15 +82,13 @@ def test_one_model_is_itself_and_texts_are_translated() -> None:
     texts = ["abc", "", "hgfe"]
     alone = [each.text for each in translate(one, tokenizers, texts, longest=5)]
     assert [each.text for each in translate(Ensemble([one, one]), tokenizers, texts, longest=5)] == alone
-    begun = list(translate(one, tokenizers, texts, longest=5, prefix=["ab", "", "c"], include=[["h"], [], ["fe"]]))
+    begun = list(translate(one, tokenizers, texts, longest=5, prefix=["ab", "", "c"]))
     assert begun[0].text.startswith("ab")
-    assert "h" in begun[0].text
     assert begun[2].text.startswith("c")
-    assert "fe" in begun[2].text.replace(" ", "")
     with pytest.raises(ValueError, match="one entry for each sentence"):
         list(translate(one, tokenizers, texts, prefix=["ab"]))
     with pytest.raises(ValueError, match="the target vocabulary lacks it"):
-        list(translate(one, tokenizers, ["abc"], include=[["ü"]]))
+        list(translate(one, tokenizers, ["abc"], prefix=["ü"]))
 
 
 def test_models_that_do_not_fit_are_refused() -> None:
@@ -106,8 +104,8 @@ def test_models_that_do_not_fit_are_refused() -> None:
     with pytest.raises(TypeError, match="annotations of all its models"):
         search(together, MODELS[0].encode(pairs.source, pairs.source_lengths))
     annotations = together.encode(pairs.source, pairs.source_lengths)
-    with pytest.raises(ValueError, match=f"a phrase has the id {VOCABULARY}, and the vocabulary of this decoder has"):
-        search(together, annotations, phrases=[[[VOCABULARY]], [], []])
+    with pytest.raises(ValueError, match=f"a prefix has the id {VOCABULARY}, and the vocabulary of this decoder has"):
+        search(together, annotations, prefixes=[[VOCABULARY], [], []])
 
 
 LETTERS = Tokenizer.train("character", 40, ["abcdefgh"])
@@ -151,23 +149,3 @@ def test_the_score_is_the_models_own_loss(decoder: str) -> None:
         loss = it.loss(Batch(x, torch.tensor([x.shape[1]]), y, torch.tensor([y.shape[1]]), torch.arange(1)))
         assert score.logprob == pytest.approx(-loss.nll.item(), abs=1e-4)
         assert score.tokens == int(loss.tokens)
-
-
-def test_the_other_model_decides_as_far_as_its_share() -> None:
-    first, second = model_rescoring(LETTERS, 1), model_rescoring(WORDS, 2)
-    own, other = TokenizerPair(LETTERS, LETTERS), TokenizerPair(WORDS, WORDS)
-    found = list(translate(first, own, ["abc", "hgfe"], beams=6, best=6, longest=4))
-    assert [each.texts for each in rescore(found, second, other, share=0.0)] == [each.texts for each in found]
-    for share in (0.3, 1.0):
-        for before, after in zip(found, rescore(found, second, other, share=share), strict=True):
-            scores = {}
-            for text, hypothesis in zip(before.texts, before.hypotheses, strict=True):
-                (theirs,) = target_logprobs(second, other, [(before.source, text)])
-                penalty = (5 + theirs.tokens) / 6
-                scores[text] = (1 - share) * hypothesis.score + share * theirs.logprob / penalty
-            assert {text: each.score for text, each in zip(after.texts, after.hypotheses, strict=True)} == (
-                pytest.approx(scores, abs=1e-4)
-            )
-            assert after.hypotheses == sorted(after.hypotheses, key=lambda each: -each.score)
-    with pytest.raises(ValueError, match="0 to 1"):
-        rescore(found, second, other, share=1.5)

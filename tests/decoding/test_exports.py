@@ -80,12 +80,9 @@ def test_a_damaged_record_counts_as_outdated(run: Path) -> None:
         load_model_and_tokenizers.load(run, engine="ctranslate2")
 
 
-@pytest.mark.parametrize("engine", ["ctranslate2", "onnx"])
-def test_force_replaces_an_export_and_nothing_else(run: Path, tmp_path: Path, engine: str) -> None:
-    if engine == "onnx":
-        pytest.importorskip("onnxscript", reason="needs the extra `export`")
+def test_force_replaces_an_export_and_nothing_else(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    words = ["export", str(run), "--to", engine, "--out", str(out)]
+    words = ["export", str(run), "--out", str(out)]
     command(*words)
     (out / "left.txt").write_text("of the one before")
     with pytest.raises(ValueError, match=r"out is there already; replace it with --force \(force=True\), or export"):
@@ -100,6 +97,6 @@ def test_force_replaces_an_export_and_nothing_else(run: Path, tmp_path: Path, en
     other.mkdir()
     (other / "letter.txt").write_text("dear")
     for place in (other, run / "model"):
-        with pytest.raises(ValueError, match=f"is there already and is no export for {engine}"):
-            command("export", str(run), "--to", engine, "--out", str(place), "--force")
+        with pytest.raises(ValueError, match="is there already and is no export for ctranslate2"):
+            command("export", str(run), "--out", str(place), "--force")
     assert (other / "letter.txt").read_text() == "dear"

@@ -55,26 +55,25 @@ pytest.importorskip("onnxruntime", reason="needs the extra `export`")
 pytest.importorskip("onnxscript", reason="needs the extra `export`")
 
 RNN: dict[str, Any] = {"embedding": 16, "width": 16, "dropout": 0.0}
-DEEP: dict[str, Any] = {"width": 16, "heads": 4, "hidden": 24, "layers": 2, "dropout": 0.0}
+DEEP: dict[str, Any] = {"width": 16, "heads": 4, "hidden": 24, "layers": 1, "dropout": 0.0}
 TEXT = RecurrentEncoderConfig(embedding=12, width=8, dropout=0.0)
 WRITERS: dict[str, tuple[Any, Any]] = {
     "transformer": (
         TransformerEncoderConfig(positions="rotary", key_heads=1, **DEEP),
         TransformerDecoderConfig(positions="alibi", norm="post", key_heads=2, **DEEP),
     ),
-    "language-model": (NoEncoderConfig(), TransformerDecoderConfig(positions="learned", **DEEP)),
+    "language-model": (NoEncoderConfig(), TransformerDecoderConfig(positions="learned", **{**DEEP, "layers": 2})),
     "bahdanau": (RecurrentEncoderConfig(reads="sound", **RNN), RecurrentDecoderConfig(energy="concat", **RNN)),
     "conditional": (
         RecurrentEncoderConfig(cell="lstm", layers=2, **RNN),
         RecurrentDecoderConfig(attention="conditional", cell="lstm", layers=2, readout="maxout", **RNN),
     ),
     "local": (TEXT, RecurrentDecoderConfig(attention="luong", energy="general", scope="local-p", window=2, **RNN)),
-    "monotonic": (TEXT, RecurrentDecoderConfig(attention="luong", energy="dot", scope="local-m", window=2, **RNN)),
     "no-attention": (TEXT, RecurrentDecoderConfig(attention="none", **RNN)),
     "pointer": (TEXT, TransformerDecoderConfig(copy=True, **DEEP)),
-    "soft": (EfficientNetEncoderConfig(size=96), ShowAttendTellDecoderConfig(hidden=8, **RNN)),
+    "soft": (EfficientNetEncoderConfig(size=64), ShowAttendTellDecoderConfig(hidden=8, **RNN)),
     "hard": (GridEncoderConfig(size=64, width=16), ShowAttendTellDecoderConfig(attention="hard", hidden=8, **RNN)),
-    "lstmn": (LSTMNEncoderConfig(layers=2, **RNN), LSTMNDecoderConfig(fusion="deep", layers=2, **RNN)),
+    "lstmn": (LSTMNEncoderConfig(**RNN), LSTMNDecoderConfig(fusion="deep", layers=2, **RNN)),
     "shallow": (TEXT, LSTMNDecoderConfig(fusion="shallow", **RNN)),
 }
 CLASSIFIERS: dict[str, tuple[Any, HeadConfig]] = {
@@ -113,10 +112,10 @@ def test_each_row_is_that_of_its_decoder(tmp_path: Path) -> None:
     """A batch of two sentences for two decoders, and a beam of one sentence; without a tag a source is refused."""
     torch.manual_seed(0)
     parts = RecurrentEncoderConfig(embedding=16, width=8, dropout=0.0), RecurrentDecoderConfig(**RNN)
-    model = varied(MultiDecoder(MultiDecoderConfig(WORDS, WORDS, *parts, tags=[9, 5, 7])))
+    model = varied(MultiDecoder(MultiDecoderConfig(WORDS, WORDS, *parts, tags=[9, 5])))
     folder = export_graphs(model, tmp_path / "onnx")
     tags = json.loads((folder / "onnx.json").read_text())["tags"]
-    assert list(tags.values()) == [9, 5, 7]
+    assert list(tags.values()) == [9, 5]
     check_steps(model, folder)
     check_steps(model, folder, beams=3)
     source, lengths = sources(model)
@@ -169,46 +168,10 @@ def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch
 
 
 def test_the_command(tmp_path: Path) -> None:
+    wrong = CliRunner().invoke(app, ["export", "opinions-lstm", "--to", "onnx", "--quantization", "int8"])
+    assert "onnxruntime.quantization.quantize_dynamic" in str(wrong.exception)
     done = CliRunner().invoke(app, ["export", "opinions-lstm", "--to", "onnx", "--out", str(tmp_path / "onnx")])
     assert done.exit_code == 0
     assert "wrote" in done.output
     assert (tmp_path / "onnx" / "classifier.onnx").is_file()
     assert (tmp_path / "onnx" / "labels.json").is_file()
-
-
-SENTENCES = [
-    "Where is the library?",
-    "My sister has a small black dog.",
-    "I have never seen such a beautiful garden.",
-    "It is raining.",
-    "He did not say anything because he was tired.",
-    "We will have to wait until tomorrow morning.",
-    "What time is it?",
-    "She works for a small company.",
-    "I like this red car.",
-    "Do you speak French?",
-]
-
-
-@pytest.mark.parametrize("name", ["tatoeba-transformer-en-fr"])
-def test_most_translations_are_those_of_torch(name: str, tmp_path: Path) -> None:
-    """Of 200 sentences of the test set, 195 and 193 were the same; of these ten, two may differ."""
-    loaded = load_model_and_tokenizers.load(name)
-    folders = [
-        export_onnx(loaded.model, loaded.tokenizers, tmp_path / kind, quantization=kind) for kind in ("none", "int8")
-    ]
-    assert json.loads((folders[1] / "onnx.json").read_text())["quantization"] == "int8"
-    floats, bytes_ = (sum(file.stat().st_size for file in folder.glob("*.onnx")) for folder in folders)
-    assert bytes_ < 0.85 * floats  # the floats of models that ship have two bytes, and recurrent layers stay so
-    assert not list(folders[1].glob("*.float.onnx"))
-    expected = list(translate(loaded.model, loaded.tokenizers, SENTENCES, beams=1))
-    same = [greedy(folders[1], each.source_tokens, 60)[0] == each.tokens for each in expected]
-    assert sum(same) >= len(SENTENCES) - 2
-
-
-def test_without_onnxruntime_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = load_model_and_tokenizers.load("opinions-lstm")
-    monkeypatch.setitem(sys.modules, "onnxruntime.quantization", None)
-    with pytest.raises(ValueError, match=r"need onnxruntime.quantization, .* pip install 'regard\[export\]'"):
-        export_onnx(loaded.model, loaded.tokenizers, tmp_path / "onnx", quantization="int8")
-    assert not (tmp_path / "onnx").exists()

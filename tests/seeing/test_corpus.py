@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import socket
 import subprocess
@@ -13,8 +15,16 @@ import torch
 
 from regard.seeing import corpus
 from regard.seeing.analysis import Patterns
-from regard.seeing.corpus import Process, Sums, add_effects, mean_effects, run_corpus, weights_digest
-from regard.seeing.effects import Effects
+from regard.seeing.corpus import (
+    Process,
+    Sums,
+    benjamini_hochberg,
+    bootstrap_interval,
+    run_corpus,
+    sign_flip_p,
+    weights_digest,
+)
+from regard.seeing.effects import Effects, add_effects, mean_effects
 from regard.seeing.interventions import Site
 from tests.support.attention_model import AttentionModel, random_text, watched
 from tests.support.paths import ROOT
@@ -65,6 +75,85 @@ def test_a_killed_run_continues_where_it_was_saved(
     assert again is not None
     assert torch.equal(again.sum(NAME), sums.sum(NAME))
     assert read[-1] == TEXTS - 1
+
+
+def test_ctrl_c_saves_the_texts_that_were_read_and_none_in_part(tmp_path: Path) -> None:
+    folder, read, presses = tmp_path / "sums", list[int](), [KeyboardInterrupt]
+
+    def add(sums: Sums, number: int) -> None:
+        _add(sums, number)
+        if number == 5 and presses:
+            raise presses.pop()  # half of this text is added
+        read.append(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_corpus(TEXTS, add, folder, {}, process=Process())
+    ((_, finished),) = corpus._parts(folder).values()
+    assert finished == [*range(5)]
+    sums = run_corpus(TEXTS, add, folder, {}, process=Process())
+    assert sums is not None
+    assert read == [*range(TEXTS)]
+    torch.testing.assert_close(sums.sum(NAME), _whole(), rtol=1e-14, atol=0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing is locked on Windows")
+def test_a_second_run_on_one_folder_is_refused_at_the_start(tmp_path: Path) -> None:
+    code = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from tests.seeing.test_corpus import _add\n"
+        "from regard.seeing.corpus import Process, run_corpus\n"
+        "def add(sums, number):\n"
+        "    print('began', flush=True)\n"
+        "    sys.stdin.readline()\n"
+        "    _add(sums, number)\n"
+        "run_corpus(1, add, Path(sys.argv[1]), {}, process=Process())\n"
+    )
+    folder = tmp_path / "sums"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code, str(folder)], cwd=ROOT, **pipes) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"began\n"
+        with pytest.raises(ValueError, match="another run over a corpus uses"):
+            run_corpus(TEXTS, _add, folder, {}, process=Process())
+        first.communicate(b"\n")
+    assert first.returncode == 0
+    assert run_corpus(1, _add, folder, {}, process=Process()) is not None
+
+
+def test_standard_errors_over_texts_however_they_are_divided() -> None:
+    terms = torch.randn(7, 4, dtype=torch.float64)
+    whole, parts = Sums(), [Sums(), Sums()]
+    for number, term in enumerate(terms):
+        whole.add(NAME, term)
+        parts[number % 2].add(NAME, term)
+    parts[0].merge(Sums.from_state(parts[1].state()))
+    expected = terms.std(0) / 7**0.5
+    torch.testing.assert_close(whole.standard_error(NAME), expected)
+    torch.testing.assert_close(parts[0].standard_error(NAME), expected)
+    earlier = {name: x for name, x in whole.state().items() if not name.startswith("squares")}  # of a former version
+    assert torch.equal(Sums.from_state(earlier).sum(NAME), whole.sum(NAME))
+    assert bool(Sums.from_state(earlier).standard_error(NAME).isnan().all())
+
+
+def test_p_values_and_intervals_against_their_definitions() -> None:
+    values = torch.randn(5, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.5
+    p = sign_flip_p(values)
+    for row, mine in zip(values.tolist(), p.tolist(), strict=True):
+        flips = [
+            abs(math.fsum(x * sign for x, sign in zip(row, signs, strict=True)))
+            for signs in itertools.product((1, -1), repeat=9)
+        ]
+        assert mine == sum(flip >= flips[0] * (1 - 1e-9) for flip in flips) / 2**9
+    assert sign_flip_p(torch.ones(1, 6, dtype=torch.float64)).item() == 2 / 2**6  # the least that six prompts can say
+    assert float(sign_flip_p(torch.ones(1, 40, dtype=torch.float64))) == 2**-12
+    q = benjamini_hochberg(torch.tensor([0.01, 0.04, torch.nan, 0.03, 0.5]))
+    assert q.tolist() == pytest.approx([0.04, 0.16 / 3, math.nan, 0.16 / 3, 0.5], nan_ok=True)
+    low, high = bootstrap_interval(values)
+    mean, error = values.mean(1), values.std(1) / 3
+    assert torch.allclose((low + high) / 2, mean, atol=0.1)  # near the normal interval, a little narrower
+    assert bool(((high - low) / (2 * 1.96 * error) - 0.93).abs().max() < 0.08)
+    assert bool(bootstrap_interval(values[:, :1])[0].isnan().all())
 
 
 def test_two_processes_give_what_one_gives(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.attention import flex_attention as flex
 
 import regard
-from regard.seeing.analysis import ablate, effects
+from regard.seeing.analysis import Site, ablate, effects
 from regard.seeing.effects import LayerPrefix
 from tests.support.small_language_models import CLEAN, CORRUPTED, logit_metric, small_model
 
@@ -201,7 +201,15 @@ def test_results_as_a_matrix_a_list_and_a_table() -> None:
     assert value == float(result.matrix()[site.layer, site.head])
     assert abs(value) == float(result.matrix().abs().max())
     table = result.table()
-    assert list(table.columns) == ["layer", "head", "module", "metric", "difference"]
+    columns = ["layer", "head", "module", "metric", "difference", "standard error", "low", "high", "p"]
+    assert list(table.columns) == [*columns, "q (Benjamini-Hochberg)"]
+    differences = result.differences
+    torch.testing.assert_close(torch.tensor(table.columns["standard error"]), (differences.std(1) / 3**0.5).float())
+    assert min(table.columns["p"]) >= 2 / 2**3  # the least that three prompts can say
+    assert " ± " in repr(result)
+    alone = effects(model, CLEAN[:1], logit_metric)
+    assert list(alone.table().columns) == columns[:5]
+    assert " ± " not in repr(alone)
     assert table.columns["difference"] == result.differences.mean(1).tolist()
     assert f"{site.layer}.{site.head}" in repr(result).splitlines()[1]
 
@@ -493,3 +501,134 @@ def test_what_cannot_be_is_refused() -> None:
         effects(small_model("gpt2").train(), inputs, logit_metric)
     with pytest.raises(ValueError, match="called no attention"):
         effects(nn.Linear(2, 2), torch.zeros(3, 2), lambda out: out.sum(1))
+
+
+def _places(kind: str, model: Any) -> dict[str, list[nn.Module]]:
+    blocks = model.transformer.h if kind == "gpt2" else model.base_model.layers
+    return {"blocks": list(blocks), "mlp": [block.mlp for block in blocks]}
+
+
+@pytest.mark.parametrize("by", ["zero", "mean", "resample", "patch"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "gpt_neox"])
+def test_mlps_and_the_stream_at_each_position_against_hooks_written_by_hand(kind: str, by: str) -> None:
+    model = small_model(kind)
+    base = CORRUPTED if by == "patch" else CLEAN
+    source = CORRUPTED if by == "resample" else CLEAN
+    corrupted = _ids(CORRUPTED if by in ("patch", "resample") else None)
+    places = _places(kind, model)
+
+    @torch.no_grad()
+    def run(ids: Tensor, part: str, layer: int, token: int | None, new: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The metric with what flows at a place replaced, and what flowed there."""
+        found: list[Tensor] = []
+
+        def change(x: Tensor) -> Tensor:
+            found.append(x)
+            at = slice(None) if token is None else token
+            x = x.clone()
+            x[:, at] = x[:, at] if new is None else new[:, at]
+            return x
+
+        if part == "mlp":
+            handle = places["mlp"][layer].register_forward_hook(lambda _, args, output: change(output))
+        elif layer < 3:
+            handle = places["blocks"][layer].register_forward_pre_hook(lambda _, args: (change(args[0]), *args[1:]))
+        else:
+            handle = places["blocks"][2].register_forward_hook(lambda _, args, output: change(output))
+        value = logit_metric(model(ids))
+        handle.remove()
+        return value, found[0]
+
+    for of, part, layers in (("mlps", "mlp", 3), ("mlp positions", "mlp", 3), ("stream", "stream", 4)):
+        result = effects(model, {"input_ids": CLEAN}, logit_metric, of=of, by=by, corrupted=corrupted, rows=12)
+        assert len(result.sites) == layers * (1 if of == "mlps" else 7)
+        some = effects(model, {"input_ids": CLEAN}, logit_metric, of=of, by=by, corrupted=corrupted, exact=2)
+        assert some.estimates is not None
+        for site, value in zip(result.sites, result.values, strict=True):
+            own = run(source, part, site.layer, None, None)[1]
+            new = {"zero": torch.zeros_like(own), "mean": own.mean((0, 1), keepdim=True).expand_as(own)}.get(by, own)
+            expected, _ = run(base, part, site.layer, site.token, new)
+            torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-7)
+            old = run(base, part, site.layer, None, None)[1]
+            step = 1e-6
+            little, _ = run(base, part, site.layer, site.token, old + step * (new - old))
+            if kind != "llama":  # whose norms compute in float32: too coarse for so small a step
+                slope = (little - result.base) / step
+                estimate = some.estimates[some.sites.index(site)]
+                torch.testing.assert_close(estimate, slope, rtol=1e-3, atol=1e-5)
+    assert float(result.differences.abs().max()) > 1e-2
+    assert result.matrix().shape == (4, 7)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_heads_at_positions_add_up_in_the_estimate_and_are_run_one_by_one(kind: str) -> None:
+    model = small_model(kind)
+    heads = effects(model, CLEAN, logit_metric, exact=0)
+    result = effects(model, CLEAN, logit_metric, of="head positions", exact=5, rows=6)
+    assert heads.estimates is not None
+    assert result.estimates is not None
+    torch.testing.assert_close(result.estimates.unflatten(0, (12, 7)).sum(1), heads.estimates)
+    own = _head_outputs(model, CLEAN)
+    for site, _ in result.strongest(3):
+        new = own[site.layer].clone()
+        new[:, site.token] = 0
+        expected = _by_hand(model, CLEAN, site.layer, slice(site.head, site.head + 1), new)
+        torch.testing.assert_close(result.values[result.sites.index(site)], expected, rtol=1e-6, atol=1e-7)
+    sites = [Site(2, 1, token=-1), Site(1, part="mlp"), Site(0, part="stream", token=3)]
+    mixed = effects(model, CLEAN, logit_metric, of=sites)
+    assert [site.name for site in mixed.sites] == ["2.1 at 6", "mlp 1", "stream 0 at 3"]
+    stream = effects(model, CLEAN, logit_metric, of="stream")
+    torch.testing.assert_close(mixed.values[2], stream.values[3])
+    with pytest.raises(ValueError, match="there are 4 heads, counted from 0"):
+        effects(model, CLEAN, logit_metric, of=[Site(0, 9)])
+    with pytest.raises(ValueError, match="there is no mlp 7: 3 of mlp were seen"):
+        effects(model, CLEAN, logit_metric, of=[Site(7, part="mlp")])
+    with pytest.raises(ValueError, match="there are 7 positions"):
+        effects(model, CLEAN, logit_metric, of=[Site(0, 1, token=7)])
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "gpt_neox"])
+def test_edges_against_eager_attention_with_a_mask_of_each_head(kind: str) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    model, ids, eager = small_model(kind, layers=2), CLEAN[:, :5], small_model(kind, layers=2)
+    result = effects(model, ids, logit_metric, of="edges", rows=9)
+    assert len(result.sites) == 2 * 4 * 14  # i > 0, j ≤ i: the first query sees one key, which stays
+    estimated = effects(model, ids, logit_metric, of="edges", exact=0)
+    closed: list[tuple[int, int, int, int]] = []
+    share = [1.0]  # of the weight that is taken away
+
+    def attention(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, scaling: float = 0.5, **_: Any) -> Any:
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+        e = (q @ k.mT) * scaling
+        w = e.masked_fill(~torch.ones(e.shape[-2:]).tril().bool(), -torch.inf).softmax(-1)
+        for layer, head, query, key in closed:
+            if module.layer_idx == layer:
+                without = w[:, head, query].clone()
+                without[:, key] = 0
+                without = without / without.sum(-1, keepdim=True)
+                w[:, head, query] += share[0] * (without - w[:, head, query])
+        return (w @ v).transpose(1, 2), w
+
+    transformers.modeling_utils.AttentionInterface.register("by_hand", attention)
+    eager.set_attn_implementation("by_hand")
+    with torch.no_grad():
+        for at, site in enumerate(result.sites):
+            closed[:] = [(site.layer, site.head, site.token, site.key)]
+            share[0] = 1.0
+            expected = logit_metric(eager(ids))
+            torch.testing.assert_close(result.values[at], expected, rtol=1e-5, atol=1e-6)
+            if kind != "llama":
+                share[0] = 1e-6
+                slope = (logit_metric(eager(ids)) - result.base) / share[0]
+                torch.testing.assert_close(estimated.estimates[at], slope, rtol=1e-3, atol=1e-5)
+            with ablate(model, edges=closed):
+                torch.testing.assert_close(logit_metric(model(ids)), expected, rtol=1e-5, atol=1e-6)
+    assert float(result.differences.abs().max()) > 1e-2
+    assert list(result.table().columns)[:4] == ["layer", "head", "query", "key"]
+    with pytest.raises(ValueError, match="edges are closed"):
+        effects(model, ids, logit_metric, of="edges", by="mean")
+
+
+def test_a_negative_number_of_runs_is_refused() -> None:
+    with pytest.raises(ValueError, match="exact is how many sites are run, at least 0; got -1"):
+        effects(small_model("gpt2"), CLEAN, logit_metric, exact=-1)

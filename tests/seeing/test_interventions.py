@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import watch
-from regard.seeing.analysis import ablate
+from regard.seeing.analysis import Site, ablate, effects, intervene
 from regard.seeing.generation_passes import CLOSED
 from regard.seeing.interventions import Ablation
+from tests.support.small_language_models import CLEAN, logit_metric, small_model
 
 
 class Two(nn.Module):
@@ -207,3 +209,85 @@ def test_what_attention_written_out_cannot_lose_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="0 writes its attention out, and its product with values has no axis"):  # noqa: SIM117
         with ablate(model, heads={"0": [0]}):
             model(x)
+
+
+def test_what_flows_is_changed_by_a_function_or_to_a_tensor_also_while_generating() -> None:
+    model, direction = small_model("llama"), torch.randn(16, dtype=torch.float64)
+    site = Site(1, part="stream", token=-1)
+
+    def by_hand(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        x = args[0].clone()
+        x[:, -1] += 9 * direction
+        return (x, *args[1:])
+
+    handle = model.model.layers[1].register_forward_pre_hook(by_hand)
+    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    expected = model.generate(CLEAN, **options)
+    handle.remove()
+    with intervene(model, {site: lambda x: x + 9 * direction}), watch(model) as seen:
+        steered = model.generate(CLEAN, **options)
+    assert torch.equal(steered, expected)
+    assert not torch.equal(steered, model.generate(CLEAN, **options))
+    assert len(seen) == 3
+    with torch.no_grad():
+        plain = model(CLEAN).logits
+        with ablate(model, heads={1: [2]}):
+            without = model(CLEAN).logits
+        with intervene(model, {Site(1, 2): 0.0}), watch(model) as seen:
+            assert torch.equal(model(CLEAN).logits, without)
+        assert "without change of 1.2" in repr(seen)
+        saved: list[Tensor] = []
+        with intervene(model, {"model.layers.1.mlp": lambda x: saved.append(x) or x}):
+            assert torch.equal(model(CLEAN).logits, plain)
+        with intervene(model, {Site(1, part="mlp"): saved[0]}):  # what flowed there anyway
+            assert torch.equal(model(CLEAN).logits, plain)
+        with intervene(model, {Site(1, part="mlp"): 0.0}):
+            mlp = model(CLEAN).logits
+        result = effects(model, CLEAN, lambda output: output.logits[:, -1, 3], of="mlps")
+        torch.testing.assert_close(mlp[:, -1, 3], result.values[1], rtol=1e-6, atol=1e-7)
+        with intervene(model, {Site(token=2): 0.0}):
+            embedded = model(CLEAN).logits
+        assert not torch.equal(embedded, plain)
+        assert torch.equal(model(CLEAN).logits, plain)  # nothing is left behind
+
+
+def test_effects_inside_an_intervention_are_those_of_the_changed_model() -> None:
+    model = small_model("gpt2")
+    with ablate(model, heads={0: [1]}):
+        expected = effects(model, CLEAN, logit_metric)
+    with intervene(model, {Site(0, 1): 0.0}):
+        result = effects(model, CLEAN, logit_metric)
+    torch.testing.assert_close(result.values, expected.values)
+
+
+def test_what_cannot_be_changed_is_said() -> None:
+    model = small_model("gpt2")
+    wrong: list[tuple[Site | str, Any, str]] = [
+        (Site(0, 7), 0.0, "layer 0 has 4 heads; there is no head 7"),
+        (Site(8), 0.0, "nothing was changed at layer 8"),
+        ("transformer.g", 0.0, r"no module 'transformer.g'; those of the first level are transformer, lm_head"),
+        (Site(1, part="mlp"), lambda x: x[..., 0], r"change at mlp 1 gives \[3, 7\]; expected \[3, 7, 16\]"),
+        (Site(1, 2, 3, key=1), 0.0, "see ablate"),
+    ]
+    for site, change, message in wrong:
+        with torch.no_grad(), pytest.raises(ValueError, match=message), intervene(model, {site: change}):
+            model(CLEAN)
+    for heads in ({3: 5}, [(3, 5)]):
+        with pytest.raises(ValueError, match="for each layer a list"), ablate(model, heads=heads):  # type: ignore[arg-type]
+            pass
+    with torch.no_grad(), pytest.raises(ValueError, match="has 4 heads; edge"), ablate(model, edges=[(0, 4, 1, 0)]):
+        model(CLEAN)
+
+
+def test_edges_are_closed_while_a_text_is_generated() -> None:
+    """With a cache each step has one query; the query of an edge is a position of the text."""
+    model = small_model("llama")
+    options = {"max_new_tokens": 3, "do_sample": False, "pad_token_id": 0}
+    edges = [(layer, head, 8, key) for layer in range(3) for head in range(4) for key in range(8)]
+    with ablate(model, edges=edges), watch(model) as seen:
+        model.generate(CLEAN, **options)
+    for call in seen:
+        w = call.weights.dense()
+        assert w.shape[-2:] == (9, 9)
+        assert float(w[..., 8, :8].abs().max()) == 0.0
+        assert float(w[..., 7, :8].min()) > 0.0

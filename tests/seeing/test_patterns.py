@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from regard import attend, causal, watch
 from regard.seeing import patterns
-from regard.seeing.analysis import THRESHOLDS, Patterns, TokenizedText, head_distances
+from regard.seeing.analysis import THRESHOLDS, Patterns, TokenizedText, head_distances, induction_scores
 from tests.support.attention_model import HEADS, AttentionModel, random_text, watched
 
 
@@ -28,7 +28,7 @@ def test_pairs_looked_up_one_by_one_are_the_same(monkeypatch: pytest.MonkeyPatch
 
 
 def written_out(w: Tensor, text: TokenizedText) -> dict[str, Tensor]:
-    """Every score by its definition: Σ(A ⊙ M)/n, over the whole matrix."""
+    """Every score by its definition: Σ(A ⊙ M)/n over the whole matrix; of repeated tokens over the queries that are."""
     n = len(text)
     i, j = torch.arange(n)[:, None], torch.arange(n)
     same = text.ids[:, None] == text.ids
@@ -51,7 +51,8 @@ def written_out(w: Tensor, text: TokenizedText) -> dict[str, Tensor]:
         named["other sentence"] = same & across
         alike = F.cosine_similarity(text.vectors[:, None], text.vectors, dim=-1) > 0.5
         named["related"] = alike & across & ~same
-    computed = {name: (w * m).sum((-2, -1)) / n for name, m in named.items()}
+    queries = {"duplicate": int(earlier.any(1).sum()), "induction": int(shifted.any(1).sum())}
+    computed = {name: (w * m).sum((-2, -1)) / queries.get(name, n) for name, m in named.items()}
     computed["broad"] = -torch.special.xlogy(w, w).sum(-1).mean(-1)
     computed["confidence"] = w.amax(-1).mean(-1)
     best = w.argmax(-1) - torch.arange(n)
@@ -165,6 +166,70 @@ def test_the_default_dtype_and_device_are_not_those_of_places_in_a_text() -> Non
 def test_a_pattern_nobody_scored_is_named() -> None:
     with pytest.raises(ValueError, match=r"no pattern is called 'prev'; there are .*previous"):
         Patterns().strongest("prev")
+
+
+class Induction(nn.Module):
+    """Head 0 looks at the token after the same one, if it was there before, else at the first; head 1 at nothing."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        n, half = ids.shape[-1], ids.shape[-1] // 2
+        q = torch.zeros(1, 2, n, n)
+        q[0, 0, torch.arange(half, n), torch.arange(1, half + 1)] = 200.0
+        q[0, 0, torch.arange(half), 0] = 200.0
+        return attend(q, torch.eye(n).expand(1, 2, n, n), torch.randn(1, 2, n, 4), mask=causal())
+
+
+def test_an_induction_head_is_called_one_on_the_standard_repeated_sequence() -> None:
+    """Only half of the queries have an earlier occurrence: the score is over these, and 1 is reached."""
+    text = TokenizedText.from_ids(torch.randperm(500)[:64].repeat(2))
+    with watch(model := Induction()) as seen:
+        model(text.ids[None])
+    patterns = Patterns()
+    patterns.add(seen, text)
+    assert torch.allclose(patterns.scores("induction"), induction_scores(seen, 64))
+    head, idle = patterns.heads()
+    assert head.scores["induction"] == pytest.approx(1.0, abs=1e-4)
+    assert {"induction", "sink"} <= set(head.labels)  # a head can have several
+    assert "induction" not in idle.labels
+    assert head.p["induction"] == pytest.approx(0.01)
+
+
+def test_a_text_without_a_repeated_token_says_nothing_about_induction() -> None:
+    text = TokenizedText.from_ids(torch.arange(12))
+    patterns = Patterns()
+    patterns.add(watched(text.ids), text)
+    with pytest.raises(ValueError, match="in no text a token was repeated"):
+        patterns.scores("induction")
+    assert "induction" not in patterns.heads()[0].scores
+    again, alone = random_text(30), Patterns()
+    seen = watched(again.ids)
+    patterns.add(seen, again)
+    alone.add(seen, again)
+    assert torch.equal(patterns.scores("induction"), alone.scores("induction"))
+
+
+def test_patterns_print_as_a_table_and_have_errors_over_texts() -> None:
+    patterns = Patterns()
+    assert repr(patterns) == "Patterns of no text yet"
+    with pytest.raises(ValueError, match="no pattern is called 'inductoin'"):
+        patterns.p("inductoin")
+    alone = []
+    for length in (20, 33, 41):
+        text = random_text(length)
+        seen = watched(text.ids)
+        patterns.add(seen, text)
+        one = Patterns()
+        one.add(seen, text)
+        alone.append(one.scores("induction"))
+    errors = patterns.standard_error("induction")
+    torch.testing.assert_close(errors, torch.stack(alone).std(0) / 3**0.5)
+    assert repr(patterns).splitlines()[0].startswith("Patterns of 4 heads over 3 texts")
+    assert "induction" in repr(patterns)
+    table = patterns.table()
+    assert table.columns["standard error of induction"] == errors.flatten().tolist()
+    q = patterns.q("previous")
+    assert q is not None
+    assert bool((q >= patterns.p("previous")).all())
 
 
 class Previous(nn.Module):

@@ -18,10 +18,12 @@ from regard.seeing.analysis import (
     head_matches,
     induction_scores,
     repeated_sequence,
+    repeated_sequence_scores,
     retrieval_scores,
     rollout,
 )
 from tests.support.attention_model import AttentionModel, random_text, watched
+from tests.support.small_language_models import small_model
 
 if TYPE_CHECKING:
     import regard
@@ -159,3 +161,34 @@ def test_a_head_that_copies_from_the_needle_is_a_retrieval_head() -> None:
     assert retrieval_scores(seen, ids, range(4, 7)).tolist() == [[1.0, 0.0]]
     with pytest.raises(ValueError, match="in the prompt"):
         retrieval_scores(seen, ids, range(9, 12))
+    with watch(model) as forced:  # prompt and answer in one pass
+        model(q, k[:, :, :12])
+    with pytest.raises(ValueError, match="say how many of them are the prompt, with prompt="):
+        retrieval_scores(forced, ids[:12], range(4, 7))
+    assert retrieval_scores(forced, ids, range(4, 7), prompt=10).tolist() == [[1.0, 0.0]]
+    # Without the last token only two steps of the answer are known.
+    assert retrieval_scores(forced, ids[:12], range(4, 7), prompt=10)[0, 0] == pytest.approx(2 / 3)
+    with pytest.raises(ValueError, match="saw 12 queries, which are not a prompt"):
+        retrieval_scores(forced, ids[:11], range(4, 7), prompt=10)
+
+
+def test_scores_on_repeated_sequences_stand_beside_a_control() -> None:
+    model = small_model("gpt2", layers=2)
+    result = repeated_sequence_scores(model, vocabulary=40, length=12, sequences=3)
+    eager = small_model("gpt2", layers=2)
+    eager.set_attn_implementation("eager")
+    expected = []
+    for seed in range(3):
+        twice = repeated_sequence(40, 12, seed)
+        with torch.no_grad():
+            weights = eager(twice[None], output_attentions=True).attentions
+        rows = torch.arange(12, 24)
+        expected.append(torch.stack([w[0][:, rows, rows - 11].mean(-1) for w in weights]))
+    torch.testing.assert_close(result.scores["induction"].double(), torch.stack(expected), rtol=1e-9, atol=1e-12)
+    assert result.scores["previous"].shape == result.control["duplicate"].shape == (3, 2, 4)
+    columns = result.table().columns
+    assert len(columns["induction, control"]) == len(columns["standard error of duplicate"]) == 8
+    assert repr(result).startswith("3 sequences of twice 12 random tokens")
+    model.train()
+    with pytest.raises(ValueError, match="in training mode with Dropout"):
+        repeated_sequence_scores(model, vocabulary=40)

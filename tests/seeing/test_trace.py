@@ -19,8 +19,9 @@ import regard
 from regard import load_trace, watch
 from regard.files import DamagedFileError, write_list
 from regard.seeing.analysis import ablate
-from regard.seeing.trace import ModuleDepths
+from regard.seeing.trace import ModuleDepths, Seen
 from regard.seeing.watch import named_parts
+from tests.support.attention_model import random_text, watched
 from tests.support.viewer_client import seen_of
 
 pytest.importorskip("safetensors", reason="needs safetensors")
@@ -303,3 +304,24 @@ def test_what_was_seen_does_not_keep_the_model_alive() -> None:
     assert [call.layer for call in seen] == [0, 1, 2]
     assert [call.all_heads for call in seen] == [2, 2, 2]
     assert seen.faithful
+
+
+def test_calls_and_heads_by_number_slice_and_pair() -> None:
+    seen = watched(random_text(9).ids, layers=3)
+    assert seen[1:] == [seen[1], seen[2]]
+    assert torch.equal(seen[2, 1].dense(), seen[2].weights[0, 1].dense())
+    for index, message in (
+        (40, "there is no call 40; there are 3 calls, counted from 0"),
+        ((1, 7), "layer.1 has 2 heads, counted from 0; there is no 7"),
+    ):
+        with pytest.raises(IndexError, match=message):
+            _ = seen[index]
+    with pytest.raises(IndexError, match="there is no call 0; no attention was called"):
+        _ = Seen()[0]
+
+
+def test_the_analyses_are_found_without_a_search() -> None:
+    assert {"effects", "intervene", "circuits", "Patterns", "load_text_model", "Site"} <= set(dir(regard))
+    assert "annotations" not in dir(regard)
+    assert regard.effects is regard.seeing.analysis.effects
+    assert regard.ablate is ablate

@@ -55,6 +55,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "blind": {"mask": torch.zeros(101, 101, dtype=torch.bool)},
     "temperature": {"normalize": regard.Softmax(0.3)},
     "sparsemax": {"normalize": regard.Sparsemax()},
+    "sigmoid": {"normalize": regard.Sigmoid(-1.0)},
+    "softpick": {"normalize": regard.Softpick()},
+    "stick-breaking": {"normalize": regard.StickBreaking()},
     "additive": {"energy": regard.Additive(8, 8, 4)},
 }
 

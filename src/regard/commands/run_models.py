@@ -368,7 +368,7 @@ def export(
     quantization: Annotated[
         Literal["none", "int8"],
         typer.Option(
-            help="int8: matrices as bytes. Smaller files, results differ a little: docs/serving.md has both, measured."
+            help="int8, of CTranslate2: matrices as bytes. Smaller, a little different: docs/serving.md has both."
         ),
     ] = "none",
     force: Annotated[bool, typer.Option("--force", help="Replace an export that is there.")] = False,
@@ -407,9 +407,16 @@ def export(
     model, run_folder = load_model_and_tokenizers.find(run)
     folder = out or load_model_and_tokenizers.export_folder(model, run_folder, to)
     tokenizers = TokenizerPair.load(model)
-    how: dict[str, Any] = {"quantization": quantization, "force": force, "weights": model / WEIGHTS}
-    write = export_onnx if to == "onnx" else export_ctranslate2
-    write(load(model), tokenizers, folder, **how)  # type: ignore[arg-type]
+    how: dict[str, Any] = {"force": force, "weights": model / WEIGHTS}
+    if to == "onnx":
+        if quantization != "none":
+            raise ValueError(
+                "--quantization int8 is for ctranslate2; for ONNX graphs give the folder's files to "
+                "onnxruntime.quantization.quantize_dynamic"
+            )
+        export_onnx(load(model), tokenizers, folder, **how)  # type: ignore[arg-type]
+    else:
+        export_ctranslate2(load(model), tokenizers, folder, quantization=quantization, **how)  # type: ignore[arg-type]
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     typer.echo(f"wrote {folder} ({size / 1e6:.1f} MB)")
 

@@ -332,7 +332,8 @@ def _over_file(
     state: Path | None,
 ) -> Effects | None:
     """The mean effects over prompts; None in all processes but the first."""
-    from ..seeing.corpus import add_effects, corpus_settings, mean_effects, run_corpus
+    from ..seeing.corpus import corpus_settings, run_corpus
+    from ..seeing.effects import add_effects, mean_effects
     from ..seeing.effects import effects as sweep
 
     chosen: list[list[int]] = []

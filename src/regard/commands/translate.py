@@ -69,16 +69,6 @@ def translate(
     prefix: Annotated[
         str, typer.Option(metavar="TEXT", help="Every translation begins with this; the model goes on from there.")
     ] = "",
-    include: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TEXT", help="Every translation contains this word or phrase; may be given several times."
-        ),
-    ] = None,
-    rescore: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Rank the hypotheses by the mean of their score and that of this model."),
-    ] = None,
     show: Annotated[bool, typer.Option("--show", help="Print the attention weights as a heatmap.")] = False,
     save_plot: options.SavePlot = None,
     engine: options.EngineName = "torch",
@@ -94,7 +84,7 @@ def translate(
       regard translate "Where is the library?"
       regard translate --show --model tatoeba-bahdanau-en-fr "I like this red car."
       regard translate --model runs/a --model runs/b "Where is the library?"      (an ensemble)
-      regard translate --prefix "Dis-moi" --include rouge "Where is the car?"
+      regard translate --prefix "Dis-moi" "Where is the car?"
       regard translate --file letters.en > letters.fr
       tail -f chat | regard translate
       regard translate                      (asks for sentences)
@@ -105,8 +95,6 @@ def translate(
     if save_plot is not None and (len(sentences) != 1 or not sentences[0].strip()):
         raise ValueError("--save-plot draws one sentence: give it as the only argument")
     check_outputs(save_plot)
-    if any(not text.strip() for text in include or []):
-        raise ValueError('--include "" is empty: give a word or phrase that the translation contains, or leave it out')
     if sample is None and (top_k, top_p, seed) != (0, 1.0, None):
         raise ValueError("--top-k, --top-p and --seed are for --sample; add e.g. --sample 1.0")
     if sample is None and beams is not None and beams < best:
@@ -114,19 +102,17 @@ def translate(
     from ..data.rows import RowProblem
     from ..decoding import load_model_and_tokenizers
     from ..decoding.beam import Sample
-    from ..decoding.ensemble import rescore as rescore_translations
     from ..decoding.translation import translate as translate_texts
 
     loaded = load_model_and_tokenizers.load_ensemble(
         model or [load_model_and_tokenizers.DEFAULT], find_device(device), engine, precision=precision
     )
-    other = load_model_and_tokenizers.load(rescore, find_device(device), wanted=("translate",)) if rescore else None
     settings = search_settings(loaded, beams)
     settings["beams"] = best if sample is not None else max(settings["beams"], best)
     if sample is not None:
         settings["sample"] = Sample(sample, top_k, top_p, seed)
     settings["weights"] = show or save_plot is not None
-    settings["best"] = best if other is None else settings["beams"]  # a list of hypotheses to rank again
+    settings["best"] = best
     where = "sentence " if sentences else "line " if file is None else f"{file}:"
     count = failures = 0
     tag_is_known = True
@@ -150,16 +136,10 @@ def translate(
             loaded.tokenizers,
             ["" if isinstance(item, RowProblem) else item for item in batch],
             prefix=repeat(prefix) if prefix else None,
-            include=repeat(include) if include else None,
             # Of several, one that cannot be translated does not stop the others.
             refused=refused if len(sentences) != 1 else None,
             **settings,
         )
-        if other is not None:
-            penalty = settings["length_penalty"]
-            translations = rescore_translations(
-                list(translations), other.model, other.tokenizers, length_penalty=penalty
-            )
         for translation in translations:
             print_translation(translation, best, sampled=sample is not None)
             _draw(translation, show, save_plot)

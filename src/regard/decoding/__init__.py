@@ -6,7 +6,6 @@ from .beam import search as search
 from .ctranslate2 import CTranslate2 as CTranslate2
 from .ctranslate2 import export_ctranslate2 as export_ctranslate2
 from .ensemble import Ensemble as Ensemble
-from .ensemble import rescore as rescore
 from .ensemble import target_logprobs as target_logprobs
 from .generation import generate as generate
 from .translation import Translation as Translation

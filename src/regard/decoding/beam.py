@@ -58,7 +58,6 @@ class SearchSettings(TypedDict, total=False):
     sample: Sample | None
     weights: bool | Literal["first"]
     prefixes: Sequence[Sequence[int]] | None
-    phrases: Sequence[Sequence[Sequence[int]]] | None
 
 
 @dataclass
@@ -377,7 +376,6 @@ def search(
     sample: Sample | None = None,
     weights: bool | Literal["first"] = False,
     prefixes: Sequence[Sequence[int]] | None = None,
-    phrases: Sequence[Sequence[Sequence[int]]] | None = None,
 ) -> list[list[Hypothesis]]:
     """argmax_y log p(y | x) / lp(y) + cp(x, y), as far as a beam finds it: for every sentence its `best`, best first.
 
@@ -388,7 +386,6 @@ def search(
     - `weights=True` also gives each hypothesis the weights over the source it was made with; "first" gives them to the
       best of each sentence alone, with as much less memory.
     - `prefixes`: for each sentence, the tokens that every hypothesis begins with. They count in its score.
-    - `phrases`: for each sentence, phrases (lists of tokens) that every hypothesis contains, see `constrained_search`.
 
     What a sentence gets does not depend on the others in the batch. The model must be in evaluation mode.
     """
@@ -399,23 +396,10 @@ def search(
         raise ValueError("search needs the model in evaluation mode (dropout is random): call model.eval() first")
     if len(annotations.lengths) == 0:
         return []
-    from .constrained_search import constrained_search
     from .search_cuda_graphs import graphs_of, recordable
 
     most, device, places = limits(annotations.lengths, longest, decoder.most_steps), annotations.vectors.device, None
     starts = _checked_prefixes(prefixes, len(most), decoder)
-    if phrases is not None:
-        _check_phrases(phrases, len(most), decoder)
-    if phrases is not None and any(phrases):
-        if sample is not None or coverage_penalty:
-            raise ValueError("a search for given phrases neither samples nor counts coverage; leave out one of them")
-        ranking = Ranking(length_penalty)
-        hypotheses = constrained_search(
-            decoder, annotations, phrases, starts, most.tolist(), ranking, beams=beams, best=best
-        )
-        if weights:
-            _add_weights(decoder, annotations, hypotheses, first=weights == "first")
-        return hypotheses
     most = torch.maximum(most, most.new_tensor([len(start) for start in starts]))
     if coverage_penalty:
         places = torch.arange(annotations.vectors.shape[1], device=device) < annotations.lengths[:, None]
@@ -449,29 +433,16 @@ def _checked_prefixes(
     if len(prefixes) != sentences:
         raise ValueError(f"there are {sentences} sentences, and {len(prefixes)} prefixes")
     for prefix in prefixes:
-        _check_words("a prefix", prefix, decoder)
+        if min(prefix, default=UNKNOWN) <= END:
+            raise ValueError("a prefix has words only; <s> and </s> are added by the search")
+        if (largest := max(prefix, default=0)) >= decoder.vocabulary_size:
+            raise ValueError(
+                f"a prefix has the id {largest}, and the vocabulary of this decoder has {decoder.vocabulary_size} "
+                "tokens; encode it with the target tokenizer of the model"
+            )
     if decoder.most_steps is not None and (longest := max(map(len, prefixes))) >= decoder.most_steps:
         raise ValueError(f"a prefix has {longest} tokens, and this decoder has {decoder.most_steps} positions")
     return prefixes
-
-
-def _check_phrases(phrases: Sequence[Sequence[Sequence[int]]], sentences: int, decoder: Decoder[Any]) -> None:
-    if len(phrases) != sentences:
-        raise ValueError(f"there are {sentences} sentences, and phrases for {len(phrases)}")
-    for several in phrases:
-        for phrase in several:
-            _check_words("a phrase", phrase, decoder)
-
-
-def _check_words(name: str, tokens: Sequence[int], decoder: Decoder[Any]) -> None:
-    """Raise an error where a prefix or phrase has ids that are no words of the target vocabulary."""
-    if min(tokens, default=UNKNOWN) <= END:
-        raise ValueError(f"{name} has words only; <s> and </s> are added by the search")
-    if (largest := max(tokens, default=0)) >= decoder.vocabulary_size:
-        raise ValueError(
-            f"{name} has the id {largest}, and the vocabulary of this decoder has {decoder.vocabulary_size} tokens; "
-            "encode it with the target tokenizer of the model"
-        )
 
 
 def limits(places: Int[Tensor, "batch"], longest: int | None, steps: int | None = None) -> Int[Tensor, "batch"]:

@@ -13,7 +13,6 @@ from ..data.batches import Batches
 from ..data.encoding import EncodedCorpus
 from ..data.rows import Pair
 from ..models.decoder import Decoder, DecoderOutput, State
-from .beam import Ranking
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from ..data.tokenizer_pair import TokenizerPair
     from ..models.configurations import Annotations
     from ..models.encoder_decoder import EncoderDecoder
-    from .translation import Translation
 
 
 @dataclass
@@ -165,33 +163,3 @@ def target_logprobs(
     finally:
         model.train(training)
     return results
-
-
-def rescore(
-    translations: Sequence[Translation],
-    model: EncoderDecoder,
-    tokenizers: TokenizerPair,
-    *,
-    share: float = 0.5,
-    length_penalty: float = 1.0,
-) -> list[Translation]:
-    """The translations with their hypotheses in the order of (1 − share) · s + share · s', best first.
-
-    s is the score of the search, and s' = log p'(y | x) / lp(y) that of another model, which reads and splits the texts
-    with its own tokenizers. The order of equal scores stays.
-    """
-    if not 0 <= share <= 1:
-        raise ValueError(f"share is that of the other model's score, 0 to 1; got {share}")
-    ranking = Ranking(length_penalty)
-    pairs = [(each.source, text) for each in translations for text in each.texts]
-    others = iter(target_logprobs(model, tokenizers, pairs))
-    rescored = []
-    for each in translations:
-        scored = []
-        for text, hypothesis in zip(each.texts, each.hypotheses, strict=True):
-            other = next(others)
-            score = float(ranking(torch.tensor([[other.logprob]]), torch.tensor(other.tokens)))
-            scored.append((text, replace(hypothesis, score=(1 - share) * hypothesis.score + share * score)))
-        scored.sort(key=lambda pair: -pair[1].score)
-        rescored.append(replace(each, texts=[text for text, _ in scored], hypotheses=[best for _, best in scored]))
-    return rescored

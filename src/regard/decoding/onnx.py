@@ -1,13 +1,7 @@
-"""ONNX: `encode`, `start` and `step` of a model as graphs, by torch.onnx.export; and their int8 form.
+"""ONNX: `encode`, `start` and `step` of a model as graphs, by torch.onnx.export.
 
 PyTorch's exporter follows the model's own code. Meanwhile (`formulas`) attention is computed by its formula, which
 gives the weights too.
-
-int8 graphs have matrices and embedding tables as bytes with a scale, and activations rounded while the graph runs.
-Each column of a matrix has a scale of its own. Only operators of the ONNX standard are written (MatMulInteger,
-DynamicQuantizeLinear, DequantizeLinear), so any runtime computes the result. Recurrent layers of encoders stay in
-float32: the standard has no such operator for GRUs and LSTMs, and the tool leaves the loop of an LSTMN as it is.
-Convolutions stay so too.
 """
 
 from __future__ import annotations
@@ -21,8 +15,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -489,44 +482,13 @@ def library() -> Any:
     """The package `onnx`, or an error that says how to install it."""
     try:
         import onnx
-        import onnxruntime.quantization  # noqa: F401  onnxruntime checks the graphs too
+        import onnxruntime  # noqa: F401  it checks the graphs
         import onnxscript  # noqa: F401  PyTorch's exporter needs it
     except ModuleNotFoundError as missing:
         raise ValueError(
             f"ONNX graphs need {missing.name}, which is not installed; install it with: pip install 'regard[export]'"
         ) from missing
     return onnx
-
-
-# int8
-
-
-def quantized(model: Any) -> Any:
-    """The int8 form of a graph."""
-    import onnx_ir
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    onnx, graph = library(), model.graph
-    for node in graph:  # the tool transposes the matrices of products in place, also where a table is the same tensor
-        matrix = node.inputs[1] if node.op_type == "Gemm" else None
-        if matrix is not None and len(matrix.uses()) > 1:
-            own = onnx_ir.Value(name=f"{matrix.name}.{node.name}", type=matrix.type, shape=matrix.shape)
-            own.const_value = matrix.const_value
-            graph.register_initializer(own)
-            node.replace_input_with(1, own)
-    proto = onnx_ir.to_proto(model)
-    del proto.graph.value_info[:]  # of the matrices before the tool transposes them
-    with quiet(), TemporaryDirectory() as folder:  # the tool advises a preparation that these graphs do not need
-        file = Path(folder) / "int8.onnx"
-        quantize_dynamic(
-            proto,
-            file,
-            op_types_to_quantize=["MatMul", "Gather"],
-            per_channel=True,
-            reduce_range=True,  # seven bits: CPUs without VNNI add two products in sixteen bits, which overflow
-            weight_type=QuantType.QInt8,
-        )
-        return onnx_ir.from_proto(onnx.load(file))
 
 
 # The export
@@ -537,7 +499,6 @@ def export_onnx(
     tokenizers: TokenizerPair,
     folder: str | os.PathLike[str],
     *,
-    quantization: Literal["none", "int8"] = "none",
     force: bool = False,
     weights: Path | None = None,
 ) -> Path:
@@ -558,9 +519,6 @@ def export_onnx(
     A classifier is `classifier.onnx`: `source`, `lengths` → `logits` [batch, classes], `weights` [batch, places] where
     its pooling has them, and `static` [batch, tokens], the TF-IDF weights, where it reads text.
 
-    With `quantization` "int8", matrices and tables are bytes with scales: smaller files, and results that differ in the
-    second or third digit. docs/serving.md has sizes and agreement, measured.
-
     `force` replaces an export that is there. `weights` is the file that the model was loaded from: its SHA-256 is
     recorded in the folder.
     """
@@ -579,7 +537,6 @@ def export_onnx(
         "task": model.task,
         "reads": model.config.encoder.reads,
         "longest": model.config.longest,
-        "quantization": quantization,
         "specials": {"pad": PAD, "begin": BEGIN, "end": END, "unknown": UNKNOWN},
         **description,
     }
@@ -587,7 +544,6 @@ def export_onnx(
         values["tags"] = dict(zip(tokenizers.source.pieces(tags), tags, strict=True))
     with export_files(folder, weights) as unfinished:
         for name, graph in graphs.items():
-            graph = quantized(graph) if quantization == "int8" else graph
             (Path(unfinished) / f"{name}.onnx").write_bytes(_finish(graph))
         tokenizers.save(unfinished)
         files = sorted(Path(unfinished).iterdir())

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 
+from ..layers.kernels.packed_products import packed_weights
 from ..models.encoder_decoder import EncoderDecoder
 from ..special_tokens import END, PAD, UNKNOWN
 from .beam import Hypothesis, search
 from .ensemble import Ensemble
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Unpack
 
     from jaxtyping import Float
     from torch import Tensor
 
     from ..data.tokenizer_pair import TokenizerPair
+    from ..layers.kernels.packed_products import Copies
     from .beam import SearchSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from torch import Tensor
 
     Source = list[int] | np.ndarray[Any, Any]
     """Ids that end in </s>; or samples of a sound, or a picture's pixels."""
@@ -183,21 +180,24 @@ class Engine(Protocol):
 
 @dataclass
 class ModelEngine:
-    """The engine that runs a model of regard, on its device."""
+    """The engine that runs a model of regard, on its device; it holds packed copies of the weights for all searches."""
 
     model: EncoderDecoder | Ensemble
+    packed: Copies = field(default_factory=dict, repr=False)
 
     def __call__(self, sources: list[Source], **how: Unpack[SearchSettings]) -> list[list[Hypothesis]]:
         device = next(self.model.parameters()).device
         padded, lengths = stacked(sources)
         training = self.model.training
-        self.model.eval()
+        if training:  # asked first: all modules are told, which takes as long as two steps of a search
+            self.model.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), packed_weights(self.packed):
                 annotations = self.model.encode(padded.to(device), lengths.to(device))
-            return search(self.model, annotations, **how)
+                return search(self.model, annotations, **how)
         finally:
-            self.model.train(training)
+            if training:
+                self.model.train()
 
 
 def translate(
@@ -206,7 +206,6 @@ def translate(
     sentences: Iterable[str],
     *,
     prefix: Iterable[str] | None = None,
-    include: Iterable[Sequence[str]] | None = None,
     tokens: int | None = None,
     window: int = 4096,
     refused: Callable[[int, str], None] | None = None,
@@ -221,19 +220,17 @@ def translate(
     given, as many as suit a CPU's caches, or fill a GPU. `how` are the keywords of `search`. An empty line becomes an
     empty line.
 
-    `prefix` has, for each sentence, the text that its translation begins with; `include` the words or phrases that it
-    contains. Both are read along with the sentences: `itertools.repeat(x)` is the same for all.
+    `prefix` has, for each sentence, the text that its translation begins with: `itertools.repeat(x)` for one text.
 
     A sentence that is too long or not text, or a file that cannot be read, is an error; with `refused` that function is
     called with its number (from 1) and the reason, and it becomes an empty line.
     """
     own = engine if isinstance(engine, EncoderDecoder | Ensemble) else None
     run: Engine = engine if own is None else ModelEngine(own)
-    if own is None and (prefix is not None or include is not None):
-        raise ValueError("prefix and include are for the engine torch")
+    if own is None and prefix is not None:
+        raise ValueError("prefix is for the engine torch")
     tokens = batch_tokens(engine) if tokens is None else tokens
     prefixes = None if prefix is None else iter(prefix)
-    phrases = None if include is None else iter(include)
     if tokens < 1 or window < 1:
         raise ValueError(f"translate needs tokens ≥ 1 and window ≥ 1, got {tokens} and {window}")
     for texts, sources in windows(tokenizers.source, sentences, window, refused, noun="sentence"):
@@ -247,19 +244,13 @@ def translate(
             ids = source if isinstance(source, list) else [END] if tokenizers.source.kind == "text" else []
             return Translation(texts[i], ids, decoded, several, tokenizers)
 
-        starts = wanted = None
-        if prefixes is not None:
-            starts = _required(tokenizers, texts, sources, [[start] for start in _next(prefixes, len(texts))])
-        if phrases is not None:
-            wanted = _required(tokenizers, texts, sources, _next(phrases, len(texts)))
+        starts = None if prefixes is None else _starts(tokenizers, texts, sources, prefixes)
         results: dict[int, list[Hypothesis]] = {}
         written = 0
         for batch in batches(sources, tokens, tokenizers.source):
             ready = [source for i in batch if (source := sources[i]) is not None]
             if starts is not None:
-                how["prefixes"] = [starts[i][0] for i in batch]
-            if wanted is not None:
-                how["phrases"] = [wanted[i] for i in batch]
+                how["prefixes"] = [starts[i] for i in batch]
             results.update(zip(batch, run(ready, **how), strict=True))
             # Results are yielded as soon as they are next in order, not at the end of the window.
             while written < len(texts) and (written in results or sources[written] is None):
@@ -281,34 +272,26 @@ def _text(tokenizer: Any, tokens: list[int], copied: dict[int, str]) -> str:
     return text
 
 
-def _next(values: Iterator[Any], count: int) -> list[Any]:
-    items = list(islice(values, count))
-    if len(items) < count:
-        raise ValueError("prefix and include need one entry for each sentence; itertools.repeat(x) is the same for all")
-    return items
-
-
-def _required(
-    tokenizers: TokenizerPair, texts: list[str], sources: list[Source | None], required: Sequence[Sequence[str]]
-) -> list[list[list[int]]]:
-    """For each sentence, the texts that its translation must have, as tokens; none where the line is empty."""
-    rows = zip(texts, sources, required, strict=True)
-    return [[] if source is None else _target_ids(tokenizers, text, several) for text, source, several in rows]
-
-
-def _target_ids(tokenizers: TokenizerPair, source: str, texts: Sequence[str]) -> list[list[int]]:
-    """Texts that the translation of a source must have, as tokens."""
-    encoded: list[list[int]] = tokenizers.target.encode_batch(list(texts))
-    copied = tokenizers.words_to_copy(source)
-    for text, ids in zip(texts, encoded, strict=True):
-        if UNKNOWN in ids:
-            raise ValueError(f"{text!r} cannot be written: the target vocabulary lacks it, or a part of it")
-        if absent := tokenizers.target.words_not_copied(text, copied):
+def _starts(
+    tokenizers: TokenizerPair, texts: list[str], sources: list[Source | None], prefixes: Iterator[str]
+) -> list[list[int]]:
+    """The prefix of each sentence as tokens; none where the line is empty."""
+    own = list(islice(prefixes, len(texts)))
+    if len(own) < len(texts):
+        raise ValueError("prefix needs one entry for each sentence; itertools.repeat(x) is the same for all")
+    starts: list[list[int]] = tokenizers.target.encode_batch(own)
+    for n, (source, prefix) in enumerate(zip(texts, own, strict=True)):
+        if sources[n] is None:
+            starts[n] = []
+            continue
+        if UNKNOWN in starts[n]:
+            raise ValueError(f"{prefix!r} cannot be written: the target vocabulary lacks it, or a part of it")
+        if absent := tokenizers.target.words_not_copied(prefix, tokenizers.words_to_copy(source)):
             raise ValueError(
-                f"{text!r} cannot be written: {absent[0]!r} is not in the target vocabulary, and cannot be copied from "
-                f"{source!r}"
+                f"{prefix!r} cannot be written: {absent[0]!r} is not in the target vocabulary, and cannot be copied "
+                f"from {source!r}"
             )
-    return encoded
+    return starts
 
 
 def _empty_hypotheses() -> list[Hypothesis]:

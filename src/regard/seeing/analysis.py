@@ -1,7 +1,11 @@
-"""Analysis: head patterns, induction and retrieval heads, rollout, ablation, effects, distances between heads."""
+"""Analysis: head patterns, induction and retrieval heads, circuits, rollout, interventions, effects, distances.
 
+The most used of these are found as `regard.effects` and so on too.
+"""
+
+from .circuits import Circuits, circuits
 from .effects import Effects, effects
-from .interventions import ablate
+from .interventions import Site, ablate, intervene
 from .logit_attribution import (
     EnergyAttribution,
     LogitAttribution,
@@ -10,6 +14,7 @@ from .logit_attribution import (
     logit_attribution,
     logit_lens,
     next_tokens,
+    record_stream,
     value_weighted_attention,
 )
 from .patterns import THRESHOLDS, Patterns
@@ -20,19 +25,24 @@ from .rollout_and_distances import (
     head_matches,
     induction_scores,
     repeated_sequence,
+    repeated_sequence_scores,
     retrieval_scores,
     rollout,
 )
-from .text_models import TokenizedText
+from .text_models import TextModel, TokenizedText, load_text_model
 
 __all__ = [
     "THRESHOLDS",
+    "Circuits",
     "Effects",
     "EnergyAttribution",
     "LogitAttribution",
     "Patterns",
+    "Site",
+    "TextModel",
     "TokenizedText",
     "ablate",
+    "circuits",
     "classical_scaling",
     "contribution_table",
     "effects",
@@ -41,10 +51,14 @@ __all__ = [
     "head_distances",
     "head_matches",
     "induction_scores",
+    "intervene",
+    "load_text_model",
     "logit_attribution",
     "logit_lens",
     "next_tokens",
+    "record_stream",
     "repeated_sequence",
+    "repeated_sequence_scores",
     "retrieval_scores",
     "rollout",
     "value_weighted_attention",

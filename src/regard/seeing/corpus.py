@@ -1,11 +1,17 @@
 """A run over a corpus: each process adds its share of the texts, and saves sums and the numbers of finished texts.
 
     FOLDER/settings.json         what is summed over what; a run with other settings is refused
-    FOLDER/part-*.safetensors    sums of one process, and the texts they hold, replaced every half minute
+    FOLDER/part-*.safetensors    sums of one process, and the texts they hold, replaced every half minute and at Ctrl-C
 
 A run that was killed is started again by the same command, with any number of processes: texts in a saved part are not
-read again. Under torchrun every process has its part; the folder must be one that all of them can reach. Sums are in
-float64: how the texts were divided changes the last of its digits.
+read again. Under torchrun every process has its part; the folder must be one that all of them can reach, and is locked
+while a run uses it. Sums are in float64: how the texts were divided changes the last of its digits.
+
+Sums of squares give the standard error of a mean over n texts,
+
+    SE = √(Σ (x − x̄)² / (n (n − 1)))
+
+`bootstrap_interval`, `sign_flip_p` and `benjamini_hochberg` say the same of numbers that are all at hand.
 """
 
 from __future__ import annotations
@@ -14,6 +20,7 @@ import atexit
 import json
 import os
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -23,9 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..files import make_folder, replacing_file, write_text
-from .effects import Effects
-from .interventions import Site
+from ..files import locked_folder, make_folder, replacing_file, write_text
 from .terminal import progress
 
 if TYPE_CHECKING:
@@ -46,34 +51,40 @@ VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 
 SEPARATOR = "\n"
 """Between the parts of a name in `state`; no module's name holds it."""
-BASE = ("metric",)
-DIGITS = 6
-"""Of numbers in names, which are sorted as text."""
 
 
 class Sums:
-    """Sums and counts of tensors under names; a name is a tuple of strings."""
+    """Sums, sums of squares and counts of tensors under names; a name is a tuple of strings."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, ...], Float[Tensor, "..."]] = {}
+        self._squares: dict[tuple[str, ...], Float[Tensor, "..."]] = {}
         self._counts: dict[tuple[str, ...], int] = {}
 
     @property
     def names(self) -> list[tuple[str, ...]]:
         return list(self._sums)
 
-    def add(self, name: tuple[str, ...], values: Float[Tensor, "..."], count: int = 1) -> None:
-        """Add one term, or a sum of several."""
+    def add(
+        self,
+        name: tuple[str, ...],
+        values: Float[Tensor, "..."],
+        count: int = 1,
+        squares: Float[Tensor, "..."] | None = None,
+    ) -> None:
+        """Add one term, or a sum of several with the sum of their squares (NaN: not known)."""
         terms, former = values.detach().to("cpu", torch.float64), self._sums.get(name)
         if former is not None and former.shape != terms.shape:
             raise ValueError(f"{' '.join(name)} has the shape {tuple(terms.shape)}, and {tuple(former.shape)} before")
+        squares = terms.square() if squares is None else squares
         self._sums[name] = terms if former is None else former + terms
+        self._squares[name] = squares if former is None else self._squares[name] + squares
         self._counts[name] = self.count(name) + count
 
     def merge(self, other: Sums) -> None:
         """Add all sums and counts of another part."""
         for name, terms in other._sums.items():
-            self.add(name, terms, other.count(name))
+            self.add(name, terms, other.count(name), other._squares[name])
 
     def count(self, name: tuple[str, ...]) -> int:
         """The number of terms."""
@@ -85,9 +96,16 @@ class Sums:
     def mean(self, name: tuple[str, ...]) -> Float[Tensor, "..."]:
         return self._sums[name] / self._counts[name]
 
+    def standard_error(self, name: tuple[str, ...]) -> Float[Tensor, "..."]:
+        """Of the mean over texts; NaN for one text, and for states of versions that saved no squares."""
+        n = self._counts[name]
+        spread = (self._squares[name] - self._sums[name].square() / n).clamp_min(0)
+        return (spread / (n * (n - 1))).sqrt() if n > 1 else torch.full_like(spread, torch.nan)
+
     def state(self) -> dict[str, Tensor]:
         """Tensors to save, by name."""
         state = {SEPARATOR.join(("total", *name)): terms.contiguous() for name, terms in self._sums.items()}
+        state |= {SEPARATOR.join(("squares", *name)): terms.contiguous() for name, terms in self._squares.items()}
         return state | {SEPARATOR.join(("count", *name)): torch.tensor(n) for name, n in self._counts.items()}
 
     @classmethod
@@ -96,8 +114,57 @@ class Sums:
         for key, count in state.items():
             kind, _, name = key.partition(SEPARATOR)
             if kind == "count":
-                sums.add(tuple(name.split(SEPARATOR)), state[f"total{SEPARATOR}{name}"], int(count))
+                total = state[f"total{SEPARATOR}{name}"]
+                squares = state.get(f"squares{SEPARATOR}{name}", torch.full_like(total, torch.nan))
+                sums.add(tuple(name.split(SEPARATOR)), total, int(count), squares)
         return sums
+
+
+RESAMPLES = 2000
+EXACT_SIGNS = 12
+"""Prompts up to which all 2ⁿ choices of signs are counted; of more, as many as of this number are drawn."""
+
+
+def bootstrap_interval(
+    values: Float[Tensor, "sites n"], coverage: float = 0.95, seed: int = 0
+) -> tuple[Float[Tensor, " sites"], Float[Tensor, " sites"]]:
+    """The percentile interval of the mean over n prompts: low and high; NaN for one prompt (Efron 1979)."""
+    n = values.shape[-1]
+    if n < 2:
+        return (torch.full(values.shape[:-1], torch.nan, dtype=values.dtype),) * 2
+    picks = torch.randint(n, (RESAMPLES, n), generator=torch.Generator().manual_seed(seed))
+    counts = torch.zeros(RESAMPLES, n).scatter_add_(1, picks, torch.ones(RESAMPLES, n)).to(values.dtype)
+    tail = torch.tensor([(1 - coverage) / 2, (1 + coverage) / 2], dtype=values.dtype)
+    low, high = torch.quantile(values @ counts.T / n, tail, dim=-1)
+    return low, high
+
+
+def sign_flip_p(values: Float[Tensor, "sites n"], seed: int = 0) -> Float[Tensor, " sites"]:
+    """The two-sided p value of a mean of 0, by turning the signs of prompts round (Fisher 1935).
+
+    Of up to 12 prompts it is exact, and at least 2 / 2ⁿ: the signs as they are, and all of them turned round.
+    """
+    n = values.shape[-1]
+    if n <= EXACT_SIGNS:
+        signs = torch.cartesian_prod(*[torch.tensor([1.0, -1.0])] * n).reshape(-1, n)
+    else:
+        drawn = torch.randint(2, (2**EXACT_SIGNS - 1, n), generator=torch.Generator().manual_seed(seed))
+        signs = torch.cat([torch.ones(1, n), 2.0 * drawn - 1])
+    sums = (values @ signs.T.to(values.dtype)).abs()
+    least = sums[..., :1] * (1 - 1e-9)  # sums of the same numbers in another order count as equal
+    return (sums >= least).double().mean(-1).where(values.isfinite().all(-1), torch.nan)
+
+
+def benjamini_hochberg(p: Float[Tensor, "*sites"]) -> Float[Tensor, "*sites"]:
+    """q values: the least false discovery rate at which each of these tests counts (Benjamini & Hochberg 1995)."""
+    flat = p.flatten().double()
+    known = flat.isfinite()
+    order = flat[known].argsort(descending=True)
+    count = len(order)
+    scaled = flat[known][order] * count / torch.arange(count, 0, -1, dtype=torch.float64)
+    q = torch.full_like(flat, torch.nan)
+    q[known] = torch.zeros(count, dtype=q.dtype).scatter_(0, order, scaled.cummin(0).values if count else scaled)
+    return q.reshape(p.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +206,18 @@ def run_corpus(
         return sums
     if process.rank == 0:
         make_folder(folder)
+    busy = f"another run over a corpus uses {folder}; wait for it, or give another --state folder"
+    with locked_folder(folder, busy) if process.rank == 0 else nullcontext():
+        if process.rank == 0:
+            _check_settings(folder, settings)
+        _wait(process)  # settings.json is written
         _check_settings(folder, settings)
-    _wait(process)  # settings.json is written
-    _check_settings(folder, settings)
-    done = set().union(*(numbers for _, numbers in _parts(folder).values()))
-    _wait(process)  # everybody has the same list of finished texts
-    rest = [number for number in range(texts) if number not in done]
-    _add_share(rest[process.rank :: process.count], add, folder, process)
-    _wait(process)
-    return _merged(folder, texts) if process.rank == 0 else None
+        done = set().union(*(numbers for _, numbers in _parts(folder).values()))
+        _wait(process)  # everybody has the same list of finished texts
+        rest = [number for number in range(texts) if number not in done]
+        _add_share(rest[process.rank :: process.count], add, folder, process)
+        _wait(process)
+        return _merged(folder, texts) if process.rank == 0 else None
 
 
 def _add_share(
@@ -156,18 +226,32 @@ def _add_share(
     folder: Path,
     process: Process,
 ) -> None:
-    sums, finished = Sums(), list[int]()
     path = folder / f"part-{process.rank}-{token_hex(4)}.safetensors"
+    kept, unsaved = (Sums(), list[int]()), list[tuple[int, Sums]]()
+
+    def save() -> None:
+        nonlocal kept, unsaved
+        sums, finished = Sums(), [*kept[1], *(number for number, _ in unsaved)]
+        for part in (kept[0], *(one for _, one in unsaved)):
+            sums.merge(part)
+        if finished:
+            _save(path, sums, finished)
+        kept, unsaved = (sums, finished), []
+
     saved = time.monotonic()
     title = "texts" if process.count == 1 else f"texts (process 0 of {process.count})"
-    for number in share if process.rank else progress(share, title):
-        add(sums, number)
-        finished.append(number)
-        if time.monotonic() - saved > SAVE_SECONDS:
-            _save(path, sums, finished)
-            saved = time.monotonic()
-    if finished:
-        _save(path, sums, finished)
+    try:
+        for number in share if process.rank else progress(share, title):
+            one = Sums()  # a text that is interrupted leaves nothing behind
+            add(one, number)
+            unsaved.append((number, one))
+            if time.monotonic() - saved > SAVE_SECONDS:
+                save()
+                saved = time.monotonic()
+    except KeyboardInterrupt:
+        save()
+        raise
+    save()
 
 
 def _save(path: Path, sums: Sums, finished: list[int]) -> None:
@@ -274,22 +358,3 @@ def corpus_settings(analysis: str, name: str, model: nn.Module, texts: list[str]
         digest.update(len(encoded).to_bytes(8, "big") + encoded)
     about = {"analysis": analysis, "model": name, "weights": weights_digest(model), "regard": __version__}
     return about | {"texts": digest.hexdigest()} | others
-
-
-def add_effects(sums: Sums, effects: Effects) -> None:
-    """Add the effects of one text, its mean over the batch."""
-    sums.add(BASE, effects.base.mean())
-    for site, value in zip(effects.sites, effects.values.mean(1), strict=True):
-        if site.layer is None:
-            raise ValueError("effects of tokens have no mean over texts: a token's place means something else in each")
-        head = "" if site.head is None else f"{site.head:0{DIGITS}d}"
-        sums.add(("site", f"{site.layer:0{DIGITS}d}", head, site.module), value)
-
-
-def mean_effects(sums: Sums, by: str) -> Effects:
-    """The mean of each site's metric over the texts, as the effects of one entry."""
-    names = sorted(name for name in sums.names if name[0] == "site")
-    sites = [Site(int(layer), int(head) if head else None, None, module) for _, layer, head, module in names]
-    values = torch.stack([sums.mean(name) for name in names])
-    of = "layers" if sites[0].head is None else "heads"
-    return Effects(of, by, sites, sums.mean(BASE)[None], values[:, None])

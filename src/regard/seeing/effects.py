@@ -1,50 +1,62 @@
-"""Effects: how much a number that a model computes depends on each head, layer or token, by changing one at a time.
+"""Effects: how much a number that a model computes depends on each site, by changing one at a time.
 
 One call sweeps all of them. Many changes share one forward pass: the inputs are repeated along the batch, and each part
 of the batch has its own change. Layers below the first change are not computed again.
 
-    by          what replaces the output of a head (or of all heads of a layer)
-    zero        zeros
+    of                  what is changed, one at a time
+    heads               the output of each head; "head positions": at each position
+    layers              the outputs of all heads of each layer
+    mlps                the output of each MLP; "mlp positions": at each position
+    stream              the residual stream before each layer and after the last, at each position
+    edges               each weight of each head: key j is closed to query i (Geva et al. 2023)
+    tokens              each token, in all layers
+    a list of sites     these (`interventions.Site`)
+
+    by          what replaces it
+    zero        zeros; a token is masked in every self-attention
     mean        its mean over all texts and positions (padding left out)
     resample    its output on another text of the batch, or on `corrupted`
     patch       its output on `inputs`, in a run on `corrupted` (activation patching: Meng et al. 2022)
 
-For tokens, "zero" masks the token in every self-attention; the others replace its embedding likewise.
-
 Estimates come from one backward pass: Σ g · (new − old), with g the gradient of the metric by an output. This is
-attribution patching (Nanda 2023, Syed et al. 2023). It is exact if the metric is linear in that output.
+attribution patching (Nanda 2023, Syed et al. 2023). It is exact if the metric is linear in that output. Without key j,
+the output of query i is Σ_{k≠j} w_ik v_k / (1 − w_ij), so that for edges new − old = w_ij (o_i − v_j) / (1 − w_ij).
+
+Paths from sender to receiver are in `paths.py`.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from ..attention.parts import TensorVersions
-from .interventions import ModelIntervention, OutputRecorder, RowReplacement, Site, applied
+from .corpus import benjamini_hochberg, bootstrap_interval, sign_flip_p
+from .interventions import Edit, ModelIntervention, Place, Site, SiteRecorder, SiteReplacement, applied
+from .paths import Paths
 from .terminal import ResultTable, Tabular
 from .terminal import progress as progress_bar
 from .text_models import (
     all_tensors,
     batch_rows,
     batch_size,
+    check_evaluation_mode,
     first_tensor,
     outputs_agree,
+    read_inputs,
     repeated,
     run_model,
     without_graph,
 )
-from .watch import named_parts
+from .watch import named_parts, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -52,20 +64,30 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-    from .interventions import RecordedOutput
+    from .corpus import Sums
+    from .interventions import Part, RecordedOutput
+    from .paths import Through
+    from .text_models import TextModel
+    from .trace import Seen
 
     Inputs = Tensor | Mapping[str, Any]
     Metric = Callable[[Any], Tensor]
 
-Of = Literal["heads", "layers", "tokens"]
+Of = Literal["heads", "head positions", "edges", "mlps", "mlp positions", "layers", "stream", "tokens"]
 By = Literal["zero", "mean", "resample", "patch"]
+PARTS: dict[str, Part] = {"mlps": "mlp", "mlp positions": "mlp", "stream": "stream", "tokens": "embedding"}
+BY_POSITION = ("head positions", "mlp positions", "stream", "tokens")
 ROWS_ON_CPU, ROWS = 32, 256
 """The largest batch of a forward pass. On a CPU it is small, so that each pass skips as many layers as it can."""
 
 
 @dataclass(slots=True, eq=False)
 class Effects(Tabular):
-    """The metric with each head, layer or token replaced, for each entry of the batch. It prints as a table."""
+    """The metric with each site replaced, for each entry of the batch. It prints as a table.
+
+    Entries of the batch are prompts: means over them have a standard error, a bootstrap interval, and p values by
+    turning signs round, corrected for the number of sites (Benjamini–Hochberg).
+    """
 
     of: str
     by: str
@@ -80,6 +102,8 @@ class Effects(Tabular):
     """The estimate of `differences` from one backward pass."""
     measured: Bool[Tensor, " sites"] | None = None
     """Which sites were run; None: all. The metric of a run may be NaN itself."""
+    errors: Float[Tensor, " sites"] | None = None
+    """Standard errors over texts that were added up."""
 
     @property
     def differences(self) -> Float[Tensor, "sites b"]:
@@ -93,36 +117,56 @@ class Effects(Tabular):
             raise ValueError('recovered is of by="patch": the share of the distance between two runs')
         return self.differences.mean(1) / (self.target - self.base).mean()
 
+    @property
+    def best(self) -> Float[Tensor, "sites b"]:
+        """The differences; the estimate where no run was made."""
+        if self.estimates is None or self.measured is None:
+            return self.differences
+        return torch.where(self.measured[:, None], self.differences, self.estimates)
+
     def mean(self) -> Float[Tensor, " sites"]:
         """The mean difference over the batch; the estimate where no run was made."""
-        mean = self.differences.mean(1)
-        if self.estimates is None or self.measured is None:
-            return mean
-        return torch.where(self.measured, mean, self.estimates.mean(1))
+        return self.best.mean(1)
+
+    def standard_error(self) -> Float[Tensor, " sites"]:
+        """Of `mean` over prompts; NaN for one prompt."""
+        if self.errors is not None:
+            return self.errors
+        best, count = self.best, len(self.base)
+        return best.std(1) / count**0.5 if count > 1 else torch.full_like(best[:, 0], torch.nan)
+
+    def interval(self, coverage: float = 0.95) -> tuple[Float[Tensor, " sites"], Float[Tensor, " sites"]]:
+        """Low and high of `mean`, by resampling the prompts."""
+        return bootstrap_interval(self.best, coverage)
+
+    def p(self) -> Float[Tensor, " sites"]:
+        """The p value of no effect; of n prompts it is at least 2 / 2ⁿ, and 1 of one prompt."""
+        return sign_flip_p(self.best)
 
     def matrix(self) -> Float[Tensor, "layers heads"]:
-        """`mean` of heads as a matrix; NaN for heads that a layer does not have."""
-        if self.of != "heads":
-            raise ValueError(f"a matrix is layers × heads; these are effects of {self.of}")
-        where = [(site.layer or 0, site.head or 0) for site in self.sites]
-        matrix = torch.full([max(x) + 1 for x in zip(*where, strict=True)], torch.nan, dtype=torch.float64)
-        layers, heads = torch.tensor(where).T
-        matrix[layers, heads] = self.mean()
+        """`mean` of heads as a matrix, or of the stream and of MLPs by position; NaN for what is not there."""
+        where = [(site.layer, site.head if site.token is None else site.token) for site in self.sites]
+        both = any(site.head is not None and site.token is not None for site in self.sites)
+        if both or any(None in place for place in where):
+            raise ValueError(f"a matrix is layers × heads or × positions; these are effects of {self.of}")
+        rows, columns = torch.tensor(cast("list[tuple[int, int]]", where)).T
+        matrix = torch.full((int(rows.max()) + 1, int(columns.max()) + 1), torch.nan, dtype=torch.float64)
+        matrix[rows, columns] = self.mean()
         return matrix
 
     def strongest(self, count: int = 10) -> list[tuple[Site, float]]:
         """The sites of largest mean difference, by size."""
         mean = self.mean()
-        order = mean.abs().argsort(descending=True)[:count].tolist()
+        order = mean.abs().nan_to_num(-1).argsort(descending=True)[:count].tolist()
         return [(self.sites[at], float(mean[at])) for at in order]
 
     def table(self) -> ResultTable:
-        """One row per site."""
+        """One row per site; with several prompts the standard error, the interval, p and q of its mean."""
         columns: dict[str, Sequence[Any]] = {}
-        for name in ("layer", "head", "token"):
+        for name in ("layer", "head", "token", "key"):
             values = [getattr(site, name) for site in self.sites]
-            if values and values[0] is not None:
-                columns[name] = values
+            if any(value is not None for value in values):
+                columns["query" if name == "token" and self.of == "edges" else name] = values
         if self.of != "tokens":
             columns["module"] = [site.module for site in self.sites]
         columns["metric"] = self.values.mean(1).tolist()
@@ -131,32 +175,47 @@ class Effects(Tabular):
             columns["recovered"] = self.recovered.tolist()
         if self.estimates is not None:
             columns["estimate"] = self.estimates.mean(1).tolist()
+        if len(self.base) > 1:
+            low, high = self.interval()
+            p = self.p()
+            columns |= {"standard error": self.standard_error().tolist(), "low": low.tolist(), "high": high.tolist()}
+            columns |= {"p": p.tolist(), "q (Benjamini-Hochberg)": benjamini_hochberg(p).tolist()}
+        elif self.errors is not None:
+            columns["standard error"] = self.errors.tolist()
         return ResultTable(columns)
 
     def __repr__(self) -> str:
         base = f"metric {float(self.base.mean()):.4g} without a change, mean of {len(self.base)}"
         lines = [f"Effects of {len(self.sites)} {self.of} by {self.by}; {base}"]
+        errors, (low, high) = self.standard_error(), self.interval()
         for site, value in self.strongest(10):
-            name = f"layer {site.layer}" if site.head is None else f"{site.layer}.{site.head}"
-            name = name if site.token is None else f"token {site.token}"
-            lines.append(f"  {name:12} {value:+.4f}")
+            at = self.sites.index(site)
+            line = f"  {site.name:12} {value:+.4f}"
+            if errors[at].isfinite():
+                line += f" ± {float(errors[at]):.4f}"
+            if low[at].isfinite():
+                line += f"  [{float(low[at]):+.4f}, {float(high[at]):+.4f}]"
+            estimated = self.measured is not None and not self.measured[at]
+            lines.append(line + ("  estimate" if estimated else ""))
         return "\n".join(lines)
 
 
 def effects(
-    model: nn.Module,
-    inputs: Inputs,
+    model: nn.Module | TextModel,
+    inputs: Inputs | str,
     metric: Metric,
     *,
-    of: Of = "heads",
+    of: Of | Sequence[Site] = "heads",
     by: By = "zero",
-    corrupted: Inputs | None = None,
+    corrupted: Inputs | str | None = None,
+    into: Site | Sequence[Site] | None = None,
+    through: Through | None = None,
     exact: int | None = None,
     rows: int | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> Effects:
-    """The change of `metric` when one head, layer or token at a time is replaced.
+    """The change of `metric` when one site at a time is replaced.
 
         logits = lambda output: output.logits[:, -1]
         difference = lambda output: logits(output)[range(B), mary] - logits(output)[range(B), john]
@@ -164,47 +223,66 @@ def effects(
 
     - `inputs`: a tensor, or the keyword arguments of the model; the first dimension of tensors is the batch.
     - `metric`: from what the model returns for these inputs to one number for each entry of the batch.
+    - `of`: "heads", "head positions", "edges", "mlps", "mlp positions", "layers", "stream", "tokens", or a list of
+      sites.
     - `corrupted`: other inputs of the same shape. With `by="patch"` the model runs on them, and one part at a time
       comes from the run on `inputs`.
+    - `into`: only along the paths into these heads (`through="query"`, "key" or "value"; without it all three), MLPs or
+      stream, `Site(L, part="stream")` being what the output layer reads. All of them receive at once.
     - `exact`: estimate all effects from one backward pass, then compute the `exact` largest; 0 for the estimate alone.
       By default all are computed and none is estimated.
     - `rows`: how large the batch of a forward pass may become; by default 32 on a CPU, where larger ones gain nothing,
       and 256 elsewhere.
 
     Works for scaled_dot_product_attention, Hugging Face's interface, nn.MultiheadAttention (called with
-    need_weights=False), flex_attention, regard.attend, and attention that a module writes out. Tokens are masked in the
-    first three and refused in the others, and their embeddings are replaced in models with `get_input_embeddings()`.
+    need_weights=False), flex_attention, regard.attend, and attention that a module writes out. Tokens and edges are
+    masked in the first three and refused in the others; embeddings are replaced in models with
+    `get_input_embeddings()`. The MLP of a layer is its one part that has matrices and calls no attention. Paths are for
+    models whose layers add to a residual stream (see `logit_attribution`).
     """
     for name, given, known in (("of", of, get_args(Of)), ("by", by, get_args(By))):
-        if given not in known:
+        if isinstance(given, str) and given not in known:
             raise ValueError(f"{name} is {given!r}; expected one of {', '.join(map(repr, known))}")
+    model, inputs = read_inputs(model, inputs)
+    corrupted = None if corrupted is None else read_inputs(model, corrupted)[1]
     if by == "patch" and corrupted is None:
         raise ValueError('by="patch" needs corrupted=…, other inputs of the same shape, into which parts are patched')
+    if exact is not None and exact < 0:
+        raise ValueError(f"exact is how many sites are run, at least 0; got {exact}")
+    masked = (of == "tokens" and by == "zero") or of == "edges"
     if exact is not None and of == "tokens" and by == "zero":
         raise ValueError("masking a token has no estimate from a gradient; leave exact=None, or replace its embedding")
-    _check_evaluation_mode(model)
+    if of == "edges" and by != "zero":
+        raise ValueError(f'edges are closed, by="zero"; got by={by!r}')
+    if through is not None and into is None:
+        raise ValueError(f"through={through!r} says which side of a head receives; name the heads with into=…")
+    check_evaluation_mode(model)
     batch, first = batch_size(inputs), first_tensor(inputs)
     assert first is not None
     times = max(1, (rows or (ROWS_ON_CPU if first.device.type == "cpu" else ROWS)) // batch)
     # Patching runs on the corrupted inputs; everything else on the inputs.
     base, other = (corrupted, inputs) if by == "patch" and corrupted is not None else (inputs, corrupted)
-    embedding = _embedding(model) if of == "tokens" and by != "zero" else None
+    named = [PARTS.get(of, "attention")] if isinstance(of, str) else [site.place.part for site in of]
+    parts = frozenset(part for part in named if part != "attention" and not masked)
     prefix = LayerPrefix(model)
-    with prefix.recorded():
-        run = _record(model, base, embedding, gradients=exact is not None)
-    modules = [call.module for call in run.calls]
-    prefix.keep_layers_of(modules)
+    run = _record(model, base, parts, gradients=exact is not None, prefix=prefix, watched=of == "edges")
+    prefix.keep_layers_of([call.module for place, call in run.places.items() if place.part == "attention"])
     value = _measured(metric, run.output, batch)
-    second = None if by == "zero" or other is None else _record(model, other, embedding)
+    second = None if by == "zero" or other is None else _record(model, other, parts)
     if second is not None and _shapes(second) != _shapes(run):
         raise ValueError("inputs and corrupted must have one shape, so that each output has its counterpart")
-    outputs: list[Tensor | None] = [None] * len(modules)
-    embeddings = None
-    if by != "zero":
-        outputs, embeddings = _replacements(by, second or run, base if second is None else other, second is None, seed)
-    sites = _sites(of, run.calls)
+    new = _replacements(by, second or run, base if second is None else other, second is None, seed)
+    sites = _sites(of, run) if isinstance(of, str) else [_checked(site, run) for site in of]
+    paths = None
+    if into is not None:
+        if exact is not None or masked:
+            raise ValueError("effects along paths are run, for heads, MLPs and the stream; leave exact=None")
+        paths = Paths(
+            model, base, prefix, [into] if isinstance(into, Site) else list(into), through, run.places, run.numbers, new
+        )
+        sites = [site for site in sites if paths.reaches(site)]
     result = Effects(
-        of,
+        of if isinstance(of, str) else "sites",
         by,
         sites,
         value.detach().double().cpu(),
@@ -213,94 +291,81 @@ def effects(
     )
     chosen = list(range(len(sites)))
     if exact is not None:
-        result.estimates = _estimates(value, sites, run, outputs, embeddings)
+        result.estimates = _estimates(value, sites, run, new)
         chosen = result.estimates.mean(1).abs().argsort(descending=True)[:exact].tolist()
         result.measured = torch.zeros(len(sites), dtype=torch.bool)
         result.measured[chosen] = True
     if chosen:
         _check_repeats(model, base, run.output, batch, min(2, times))
-    del run, second, value  # with the graph
+    numbers, run.seen = run.numbers, None
+    for call in run.places.values():
+        call.forget_graph()
+    del second, value
+
+    def depth(site: Site) -> int:
+        if site.part == "stream" and site.layer is not None and not masked:
+            return min(site.layer, prefix.count)
+        return prefix.depth(f"{site.module}.")
 
     @torch.no_grad()
     def changed(part: list[Site]) -> Float[Tensor, "sites b"]:
         """The metric with each of these sites changed, from one forward pass."""
-        change = RowReplacement(model, part if embedding is None else [], batch, outputs, modules)
-
-        def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor:
-            """The embeddings with one token replaced in each part of the batch."""
-            assert embeddings is not None
-            output = output.clone()
-            for at, site in enumerate(part):
-                rows = slice(at * batch, (at + 1) * batch)
-                output[rows, site.token] = embeddings[:, site.token].to(output.dtype)
-            return output
-
-        skipped = 0 if of == "tokens" else min(prefix.depth(site.module) for site in part)
-        with applied(change), _hooked(embedding, hook), prefix.skipped(skipped, batch, len(part)):
+        where = [slice(at * batch, (at + 1) * batch) for at in range(len(part))]
+        edits = [Edit(rows, site, None if masked else new[site.place]) for rows, site in zip(where, part, strict=True)]
+        skipped = min(map(depth, part))
+        if paths is not None:
+            edits, skipped = paths.received(part), min(map(depth, paths.receivers))
+        change = SiteReplacement(model, [] if masked else edits, edits if masked else [], dict(numbers))
+        with change.opened(), prefix.skipped(skipped, batch, len(part)):
             output = run_model(model, repeated(base, batch, len(part)))
         total = batch * len(part)
-        parts = (batch_rows(output, total, slice(at, at + batch)) for at in range(0, total, batch))
-        return torch.stack([_measured(metric, each, batch) for each in parts]).double().cpu()
+        each = (batch_rows(output, total, rows) for rows in where)
+        return torch.stack([_measured(metric, one, batch) for one in each]).double().cpu()
 
-    chosen.sort(key=lambda at: prefix.depth(sites[at].module))
-    parts = [chosen[at : at + times] for at in range(0, len(chosen), times)]
-    for part in progress_bar(parts, f"{len(chosen)} {of}, {by}") if progress else parts:
-        result.values[part] = changed([sites[at] for at in part])
+    chosen.sort(key=lambda at: depth(sites[at]))
+    groups = [chosen[at : at + times] for at in range(0, len(chosen), times)]
+    for group in progress_bar(groups, f"{len(chosen)} {result.of}, {by}") if progress else groups:
+        result.values[group] = changed([sites[at] for at in group])
     return result
 
 
-def _check_evaluation_mode(model: nn.Module) -> None:
-    """Refuse modules that are random, or that mix the entries of a batch, each of which has its own change."""
-    for name, part in model.named_modules():
-        if isinstance(part, _DropoutNd) and part.training and part.p > 0:
-            raise ValueError(f"{type(model).__name__} is in training mode with {part}; call model.eval() first")
-        if isinstance(part, _BatchNorm) and (part.training or part.running_mean is None):
-            advice = "call model.eval() first" if part.training else "it has no running statistics"
-            raise ValueError(
-                f"{name or type(model).__name__}, {type(part).__name__}, normalizes by the mean of its batch, in which "
-                f"changed and unchanged entries would mix; {advice}"
-            )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Run:
-    """What a model returned, the outputs of its attention calls, and of its embedding where that was asked for."""
+    """What a model returned, and what flowed at its places."""
 
     output: Any
-    calls: list[RecordedOutput]
-    embeddings: Tensor | None
+    places: dict[Place, RecordedOutput]
+    numbers: dict[tuple[str, int], int]
+    seen: Seen | None
 
 
-def _record(model: nn.Module, inputs: Inputs, embedding: nn.Module | None, gradients: bool = False) -> _Run:
-    recorder, embeddings = OutputRecorder(model, gradients), list[torch.Tensor]()
-
-    def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        embeddings.append(output.detach().requires_grad_() if gradients and not output.requires_grad else output)
-        return embeddings[-1].clone()  # the model may change what it gets in place
-
-    with torch.set_grad_enabled(gradients), applied(recorder), _hooked(embedding, hook):
+def _record(
+    model: nn.Module,
+    inputs: Inputs,
+    parts: frozenset[Part],
+    gradients: bool = False,
+    prefix: LayerPrefix | None = None,
+    watched: bool = False,
+) -> _Run:
+    recorder, seen = SiteRecorder(model, parts, gradients), None
+    with torch.set_grad_enabled(gradients), ExitStack() as blocks:
+        if watched:
+            seen = blocks.enter_context(watch(model))
+        blocks.enter_context(recorder.opened())  # before the prefix: it keeps what the layers really gave
+        if prefix is not None:
+            blocks.enter_context(prefix.recorded())
         output = run_model(model, inputs)
-    if not recorder.outputs:
+    attention = [place for place in recorder.places if place.part == "attention"]
+    if not attention:
         raise ValueError(f"{type(model).__name__} called no attention that could be changed; see regard.watch")
-    return _Run(output, recorder.outputs, embeddings[-1] if embeddings else None)
+    for part in parts:
+        if not any(place.part == part for place in recorder.places):
+            raise ValueError(f"{type(model).__name__}: no {part} was found in its layers; see regard.intervene")
+    return _Run(output, recorder.places, recorder.numbers, seen)
 
 
-def _hooked(module: nn.Module | None, hook: Callable[..., Tensor]) -> Any:
-    return nullcontext() if module is None else module.register_forward_hook(hook)
-
-
-def _shapes(run: _Run) -> list[tuple[str, torch.Size]]:
-    return [(call.module, call.by_heads.shape) for call in run.calls]
-
-
-def _embedding(model: nn.Module) -> nn.Module:
-    find = getattr(model, "get_input_embeddings", None)
-    if find is None:
-        raise ValueError(
-            f"{type(model).__name__} has no get_input_embeddings(), so its tokens are not known; take "
-            'of="heads" or of="layers"'
-        )
-    return find()  # type: ignore[no-any-return]
+def _shapes(run: _Run) -> list[tuple[Place, torch.Size]]:
+    return [(place, call.by_heads.shape) for place, call in run.places.items()]
 
 
 def _measured(metric: Metric, output: Any, batch: int) -> Float[Tensor, " b"]:
@@ -311,36 +376,63 @@ def _measured(metric: Metric, output: Any, batch: int) -> Float[Tensor, " b"]:
     return values
 
 
-def _sites(of: Of, calls: list[RecordedOutput]) -> list[Site]:
+def _sites(of: Of, run: _Run) -> list[Site]:
+    length = run.places[Place("attention", 0)].by_heads.shape[2]
     if of == "tokens":
-        return [Site(token=token) for token in range(calls[0].by_heads.shape[2])]
-    layers = [Site(layer, module=call.module) for layer, call in enumerate(calls)]
-    if of == "layers":
-        return layers
-    counts = [call.by_heads.shape[1] for call in calls]
-    return [replace(site, head=head) for site, count in zip(layers, counts, strict=True) for head in range(count)]
+        return [Site(token=token) for token in range(length)]
+    sites = []
+    for (part, layer), call in run.places.items():
+        if part != PARTS.get(of, "attention"):
+            continue
+        _, heads, length = call.by_heads.shape[:3]
+        one = Site(layer, module=call.module, part=part)
+        each = [replace(one, head=head) for head in range(heads)] if of in ("heads", "head positions") else [one]
+        if of in BY_POSITION:
+            each = [replace(site, token=token) for site in each for token in range(length)]
+        if of == "edges":
+            assert run.seen is not None
+            open_ = run.seen.calls[layer].weights.dense().detach()
+            open_ = (open_ > 0).reshape(-1, *open_.shape[-3:]).any(0)  # [heads, T_q, T_k]
+            # A query that sees one key keeps it.
+            places = (open_ & (open_.sum(-1, keepdim=True) > 1)).nonzero().tolist()
+            each = [Site(layer, head, query, call.module, part, key) for head, query, key in places]
+        sites += each
+    return sites
+
+
+def _checked(site: Site, run: _Run) -> Site:
+    """A site that was given, with its module and counted from 0; an error if it is not there."""
+    call = run.places.get(site.place)
+    layers = 1 + max((place.layer for place in run.places if place.part == site.place.part), default=-1)
+    if call is None:
+        raise ValueError(f"there is no {site.name}: {layers} of {site.place.part} were seen, counted from 0")
+    _, heads, length = call.by_heads.shape[:3]
+    if site.key is not None or not (site.head is None or 0 <= site.head < heads):
+        raise ValueError(f'{site.name}: there are {heads} heads, counted from 0 (single weights: of="edges")')
+    if site.token is not None and not -length <= site.token < length:
+        raise ValueError(f"{site.name}: there are {length} positions")
+    token = None if site.token is None else site.token % length
+    return replace(site, module=call.module, token=token)
 
 
 def _replacements(
     by: By, source: _Run, inputs: Inputs | None, is_own: bool, seed: int
-) -> tuple[list[Tensor | None], Tensor | None]:
-    """What replaces the output of each call, and the embeddings: those of a run on `inputs`, or made of them."""
-    outputs: list[Tensor | None] = [call.by_heads for call in source.calls]
-    embeddings = None if source.embeddings is None else source.embeddings.detach()
+) -> dict[Place, Float[Tensor, "b heads t d"] | None]:
+    """What replaces the output at each place: that of a run on `inputs`, or made of it; None for zeros."""
+    if by == "zero":
+        return dict.fromkeys(source.places)
+    outputs = {place: call.by_heads for place, call in source.places.items()}
     change = None
     if by == "mean":
         real = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
         change = partial(_mean, real=real)
     if by == "resample" and is_own:
-        batch = source.calls[0].by_heads.shape[0]
+        batch = outputs[Place("attention", 0)].shape[0]
         if batch < 2:
             raise ValueError('by="resample" takes another text of the batch; give two at least, or corrupted=…')
         shift = int(torch.randint(1, batch, (1,), generator=torch.Generator().manual_seed(seed)))
         change = partial(torch.roll, shifts=shift, dims=0)
-    if change is not None:
-        outputs = [change(call.by_heads) for call in source.calls]
-        embeddings = None if embeddings is None else change(embeddings[:, None])[:, 0]
-    return outputs, embeddings
+    return {place: x if change is None else change(x) for place, x in outputs.items()}
 
 
 def _mean(x: Float[Tensor, "b heads t d"], real: Any) -> Float[Tensor, "b heads t d"]:
@@ -354,27 +446,39 @@ def _mean(x: Float[Tensor, "b heads t d"], real: Any) -> Float[Tensor, "b heads 
 
 
 def _estimates(
-    metric: Float[Tensor, " b"],
-    sites: list[Site],
-    run: _Run,
-    outputs: Sequence[Tensor | None],
-    embeddings: Tensor | None,
+    metric: Float[Tensor, " b"], sites: list[Site], run: _Run, new: Mapping[Place, Tensor | None]
 ) -> Float[Tensor, "sites b"]:
     """Σ g · (new − old) of every site, from a metric with its graph."""
-    if embeddings is not None:
-        assert run.embeddings is not None
-        (g,) = torch.autograd.grad(metric.sum(), [run.embeddings])
-        return (g.double() * (embeddings - run.embeddings.detach()).double()).sum(-1).T.cpu()
-    gradients = torch.autograd.grad(metric.sum(), [call.tensor for call in run.calls], allow_unused=True)
-    layers = []
-    for call, gradient, new in zip(run.calls, gradients, outputs, strict=True):
-        old = call.by_heads
+    places = {place: run.places[place] for place in dict.fromkeys(site.place for site in sites)}
+    gradients = torch.autograd.grad(metric.sum(), [call.tensor for call in places.values()], allow_unused=True)
+    changes = {}
+    for (place, call), gradient in zip(places.items(), gradients, strict=True):
+        old, after = call.by_heads, new[place]
         # The metric may not depend on a call at all.
         g = torch.zeros_like(old) if gradient is None else call.arranged(gradient)
-        change = -old if new is None else new - old
-        layers.append((g.double() * change.double()).flatten(2).sum(-1).cpu())  # [B, heads]
-    chosen = [(layers[site.layer or 0], site.head) for site in sites]
-    return torch.stack([layer.sum(1) if head is None else layer[:, head] for layer, head in chosen])
+        if run.seen is not None:
+            changes[place] = _without_edges(run.seen, place.layer, g)
+            continue
+        change = (g.double() * (-old if after is None else after - old).double()).sum(-1)  # [B, heads, T]
+        change = torch.cat([change, change.sum(1, keepdim=True)], 1)  # the last: all heads, all positions
+        changes[place] = torch.cat([change, change.sum(2, keepdim=True)], 2).cpu()
+    estimates = torch.empty(len(sites), len(metric), dtype=torch.float64)
+    for place, change in changes.items():
+        at = [number for number, site in enumerate(sites) if site.place == place]
+        index = [[-1 if x is None else x for x in (sites[n].head, sites[n].token, sites[n].key)] for n in at]
+        head, token, key = torch.tensor(index).T
+        found = change[:, head, token] if change.dim() == 3 else change[:, head, token, key]
+        estimates[at] = found.T
+    return estimates
+
+
+@torch.no_grad()
+def _without_edges(seen: Seen, number: int, g: Float[Tensor, "b heads t d"]) -> Float[Tensor, "b heads q k"]:
+    """g · (o' − o) of every weight that is closed, w_ij (g · o_i − g · v_j) / (1 − w_ij)."""
+    call = seen.calls[number]
+    w, c = call.weights.dense().double(), call.contributions(g.to(call.v.dtype)).dense().double()
+    total = c.sum(-1, keepdim=True)
+    return ((w * total - c) / (1 - w).clamp_min(torch.finfo(w.dtype).eps)).cpu()
 
 
 @torch.no_grad()
@@ -459,6 +563,11 @@ class LayerPrefix:
         """How many layers run before that of an attention module; 0 if none can be skipped."""
         return next((at for at, (name, _, _) in enumerate(self._kept) if module.startswith(f"{name}.")), 0)
 
+    @property
+    def count(self) -> int:
+        """The layers that can be skipped."""
+        return len(self._kept)
+
     @contextmanager
     def skipped(self, count: int, batch: int, times: int) -> Iterator[None]:
         """Inside the block, the first `count` layers return what they gave, for the batch repeated `times` times.
@@ -484,3 +593,31 @@ class LayerPrefix:
                     undo.callback(setattr, module, "forward", own)
                 module.forward = constant(output, module.forward)
             yield
+
+
+BASE = ("metric",)
+DIGITS = 6
+"""Of numbers in names, which are sorted as text."""
+
+
+def add_effects(sums: Sums, effects: Effects) -> None:
+    """Add the effects of one text, its mean over the batch."""
+    sums.add(BASE, effects.base.mean())
+    for site, value, change in zip(effects.sites, effects.values.mean(1), effects.differences.mean(1), strict=True):
+        if site.layer is None:
+            raise ValueError("effects of tokens have no mean over texts: a token's place means something else in each")
+        place = (f"{site.layer:0{DIGITS}d}", "" if site.head is None else f"{site.head:0{DIGITS}d}", site.module)
+        sums.add(("site", *place), value)
+        sums.add(("difference", *place), change)
+
+
+def mean_effects(sums: Sums, by: str) -> Effects:
+    """The mean of each site's metric over the texts, as the effects of one entry."""
+    names = sorted(name for name in sums.names if name[0] == "site")
+    sites = [Site(int(layer), int(head) if head else None, None, module) for _, layer, head, module in names]
+    values = torch.stack([sums.mean(name) for name in names])
+    of, errors = "layers" if sites[0].head is None else "heads", None
+    changes = [("difference", *name[1:]) for name in names]
+    if all(sums.count(change) == sums.count(name) for change, name in zip(changes, names, strict=True)):
+        errors = torch.stack([sums.standard_error(name) for name in changes])
+    return Effects(of, by, sites, sums.mean(BASE)[None], values[:, None], errors=errors)

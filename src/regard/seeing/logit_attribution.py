@@ -44,8 +44,10 @@ from torch import Tensor, nn
 from ..attention.contributions import Contributions
 from .fidelity import BUDGET, coarsest
 from .interventions import ModelIntervention, applied
+from .patterns import visible_keys
+from .rollout_and_distances import entry_weights
 from .terminal import ResultTable, Tabular
-from .text_models import first_tensor, run_model
+from .text_models import check_evaluation_mode, first_tensor, read_inputs, run_model, token_ids
 from .watch import named_parts, watch
 
 if TYPE_CHECKING:
@@ -54,7 +56,11 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
     from .call import Call
+    from .text_models import TextModel
     from .trace import Seen
+
+    Inputs = Tensor | Mapping[str, Any]
+    Words = int | str | Sequence[int | str] | Tensor
 
 ROUNDING = 64
 """How many units in the last place of the largest number the parts of a layer may differ from their sum."""
@@ -74,6 +80,12 @@ class StreamLayer:
     after: Float[Tensor, "b t d"]
     mlp: str
     """The name of the module that adds the rest."""
+
+    @property
+    def head_outputs(self) -> Float[Tensor, "b heads t d"]:
+        """The outputs of all heads before the projection."""
+        outputs: Tensor = self.heads.unflatten(-1, (self.call.heads, -1)).transpose(1, 2)
+        return outputs
 
     @property
     def rest(self) -> Float[Tensor, "b t d"]:
@@ -99,12 +111,23 @@ class ResidualStream:
     model_logits: Any
     """The attribute `logits` of what the model returned, if it has one: the model may have scaled or capped them."""
 
+    @property
+    def streams(self) -> list[Float[Tensor, "b t d"]]:
+        """x_0 … x_L: what each layer reads, and what the final norm reads."""
+        return [*(layer.before for layer in self.layers), self.last]
+
+    def __repr__(self) -> str:
+        count, heads = len(self.layers), self.layers[0].call.heads
+        return f"ResidualStream of {self.seen.model}: {count} layers of {heads} heads, {list(self.last.shape)}"
+
 
 @torch.no_grad()
 def record_stream(
-    model: nn.Module, inputs: Tensor | Mapping[str, Any], *, head: nn.Module | None = None
+    model: nn.Module | TextModel, inputs: Inputs | str, *, head: nn.Module | None = None
 ) -> ResidualStream:
     """Run the model once and record its residual stream. `head`: its output layer, if it has no accessor for it."""
+    model, inputs = read_inputs(model, inputs)
+    check_evaluation_mode(model)
     find = getattr(model, "get_output_embeddings", None)
     head = head if head is not None or find is None else find()
     if head is None:
@@ -113,6 +136,9 @@ def record_stream(
         )
     with watch(model) as seen, _Recorder(model, head, seen).installed() as recorder:
         output = run_model(model, inputs)
+    dropped = next((call for call in seen if call.dropout), None)
+    if dropped is not None:
+        raise ValueError(f"{dropped.name} drops out weights at random ({dropped.dropout}); call model.eval() first")
     return recorder.stream(getattr(output, "logits", None))
 
 
@@ -272,6 +298,17 @@ class StreamAttribution(Tabular):
         order = mean.abs().flatten().argsort(descending=True)[:count].tolist()
         return [(n // mean.shape[1], n % mean.shape[1], float(mean.flatten()[n])) for n in order]
 
+    def __repr__(self) -> str:
+        total, parts = self.total.mean(), {"embedding": self.embedding, "heads": self.heads, "biases": self.biases}
+        sums = {name: x.flatten(1).sum(1) if x.dim() > 1 else x for name, x in (parts | {"MLPs": self.mlps}).items()}
+        each = ", ".join(f"{name} {float(x.mean()):+.3f}" for name, x in sums.items())
+        lines = [f"{type(self).__name__}: {float(total):.4f}, mean of {len(self.embedding)} = {each}"]
+        spread = self.heads.std(0) / len(self.heads) ** 0.5 if len(self.heads) > 1 else None
+        for layer, head, value in self.strongest(10):
+            error = "" if spread is None else f" ± {float(spread[layer, head]):.4f}"
+            lines.append(f"  {f'{layer}.{head}':7} {value:+.4f}{error}")
+        return "\n".join(lines)
+
     def table(self) -> ResultTable:
         """One row per part of each entry: what it is, its layer and head where it has one, and what it adds."""
         rows: list[tuple[int, str, int | None, int | None, float]] = []
@@ -325,16 +362,8 @@ def through_norm(norm: nn.Module, x: Tensor, y: Tensor, u: Tensor) -> tuple[Tens
     output, by least squares; if no scale gives that output, the norm is of another kind.
     """
     x, y = x.double(), y.double()
-    beta = torch.zeros_like(x[0])
-    if isinstance(norm, nn.LayerNorm):
-        gain = torch.ones_like(beta) if norm.weight is None else norm.weight.double()
-        beta = beta if norm.bias is None else norm.bias.double()
-        centred = x - x.mean(-1, keepdim=True)
-    else:
-        parameter = next(norm.parameters(), y)
-        gain = norm(torch.full_like(beta, 100, dtype=parameter.dtype)[None])[0].double()  # of equal numbers: γ
-        centred = x
-    before = gain * centred
+    gain, beta = gain_of(norm, x[0])
+    before = gain * (x - x.mean(-1, keepdim=True) if isinstance(norm, nn.LayerNorm) else x)
     scale = (before * (y - beta)).sum(-1, keepdim=True) / before.square().sum(-1, keepdim=True)
     error = float(((before * scale + beta - y).norm(dim=-1) / y.norm(dim=-1)).max())
     if not error < 0.02:
@@ -346,6 +375,17 @@ def through_norm(norm: nn.Module, x: Tensor, y: Tensor, u: Tensor) -> tuple[Tens
     if isinstance(norm, nn.LayerNorm):
         direction = direction - direction.mean(-1, keepdim=True)
     return direction * scale, u @ beta
+
+
+@torch.no_grad()
+def gain_of(norm: nn.Module, like: Float[Tensor, " d"]) -> tuple[Float[Tensor, " d"], Float[Tensor, " d"]]:
+    """γ and β of a LayerNorm or a norm by root mean squares, as numbers like these."""
+    beta = torch.zeros_like(like)
+    if isinstance(norm, nn.LayerNorm):
+        gain = torch.ones_like(beta) if norm.weight is None else norm.weight.to(beta.dtype)
+        return gain, beta if norm.bias is None else norm.bias.to(beta.dtype)
+    parameter = next(norm.parameters(), like)
+    return norm(torch.full_like(beta, 100, dtype=parameter.dtype)[None])[0].to(beta.dtype), beta  # of equal numbers: γ
 
 
 def through_projection(projection: nn.Module, width: int, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -367,10 +407,10 @@ class LogitAttribution(StreamAttribution):
 
 
 def logit_attribution(
-    model: nn.Module,
-    inputs: Tensor | Mapping[str, Any],
-    tokens: int | Sequence[int] | Tensor,
-    minus: int | Sequence[int] | Tensor | None = None,
+    model: nn.Module | TextModel,
+    inputs: Inputs | str,
+    tokens: Words,
+    minus: Words | None = None,
     *,
     position: int | Sequence[int] = -1,
     head: nn.Module | None = None,
@@ -378,11 +418,14 @@ def logit_attribution(
     """Direct logit attribution from one run of the model.
 
         logit_attribution(model, {"input_ids": ids}, tokens=mary, minus=john).strongest(5)
+        logit_attribution(load_text_model("smollm2", with_head=True), "Mary gave it to", " John", " Mary")
 
-    `tokens` are vocabulary indices, one for each entry of the batch or one for all; with `minus` the difference of two
-    logits is attributed. `position` is where in the text the logit stands. `head` names the output layer of a model
-    that has no `get_output_embeddings()`. See `residual_stream` for the models that are taken.
+    `tokens` are vocabulary indices, one for each entry of the batch or one for all; of a model with its tokenizer,
+    words (" Mary") and a text may be given. With `minus` the difference of two logits is attributed. `position` is
+    where in the text the logit stands. `head` names the output layer of a model that has no `get_output_embeddings()`.
+    Models whose layers add to a residual stream are taken: see the head of this module.
     """
+    tokens, minus = token_ids(model, tokens), None if minus is None else token_ids(model, minus)
     stream = record_stream(model, inputs, head=head)
     count, length = stream.last.shape[:2]
     positions = [position] * count if isinstance(position, int) else list(position)
@@ -399,7 +442,7 @@ def logit_attribution(
     return LogitAttribution(**{field.name: getattr(parts, field.name) for field in fields(parts)}, logit=logit)
 
 
-def _indices(tokens: int | Sequence[int] | Tensor, count: int, stream: ResidualStream) -> Tensor:
+def _indices(tokens: Words, count: int, stream: ResidualStream) -> Tensor:
     indices = torch.as_tensor(tokens, device=stream.logits.device).flatten()
     size = stream.logits.shape[-1]
     if len(indices) not in (1, count) or not bool(((indices >= 0) & (indices < size)).all()):
@@ -433,12 +476,16 @@ class NextTokens(NamedTuple):
 
 @torch.no_grad()
 def logit_lens(
-    model: nn.Module, inputs: Tensor | Mapping[str, Any], *, position: int = -1, head: nn.Module | None = None
-) -> Float[Tensor, "layers_1 b v"]:
+    model: nn.Module | TextModel,
+    inputs: Inputs | str,
+    *,
+    position: int | slice = -1,
+    head: nn.Module | None = None,
+) -> Float[Tensor, "layers_1 b ... v"]:
     """The output layer and the final norm applied to the stream before the first layer and after each.
 
-    The last of the `layers + 1` are the logits of the model. A model that changes what its output layer gives (by a
-    factor or a cap) is refused.
+    The last of the `layers + 1` are the logits of the model. With a slice of positions the result has a dimension for
+    them. A model that changes what its output layer gives (by a factor or a cap) is refused.
     """
     stream = record_stream(model, inputs, head=head)
     own, logits = stream.model_logits, stream.logits
@@ -449,8 +496,7 @@ def logit_lens(
                 f"{type(model).__name__} changes the logits after its output layer, by a factor or a cap (relative "
                 f"difference {error:.2g}), so the output layer alone does not give its next tokens"
             )
-    points = [stream.layers[0].before, *(layer.after for layer in stream.layers)]
-    return torch.stack([stream.head(stream.norm(x[:, position])) for x in points])
+    return torch.stack([stream.head(stream.norm(x[:, position])) for x in stream.streams])
 
 
 def next_tokens(logits: Float[Tensor, "... v"], count: int = 5) -> NextTokens:
@@ -473,8 +519,8 @@ class EnergyAttribution(StreamAttribution):
 
 
 def energy_attribution(
-    model: nn.Module,
-    inputs: Tensor | Mapping[str, Any],
+    model: nn.Module | TextModel,
+    inputs: Inputs | str,
     *,
     layer: int,
     head: int,
@@ -495,6 +541,7 @@ def energy_attribution(
     """
     if through not in ("query", "key"):
         raise ValueError(f'through is {through!r}; expected "query" or "key"')
+    model, inputs = read_inputs(model, inputs)
     stream = record_stream(model, inputs, head=output)
     if not 0 <= layer < len(stream.layers):
         raise ValueError(f"there is no layer {layer}; there are {len(stream.layers)}, counted from 0")
@@ -506,6 +553,11 @@ def energy_attribution(
         places.append(place % length)
     if not 0 <= head < call.heads:
         raise ValueError(f"{call.name} has {call.heads} heads, counted from 0; got {head}")
+    for entry in range(len(stream.last)):
+        if not bool(visible_keys(entry_weights(call, entry), torch.tensor(places[:1]))[0, places[1]]):
+            raise ValueError(
+                f"{call.name}: query {places[0]} does not see key {places[1]}, so there is no energy between them"
+            )
     own = places[0] if through == "query" else places[1]
     energy_of = _energy(stream, layer, head, places, through)
     norms = _NormOutputs(model, stream, layer)
@@ -611,8 +663,7 @@ class _NormOutputs:
 class _QueryKeyRecorder(ModelIntervention):
     """Records the queries and keys of one attention module, with their graph; changes nothing."""
 
-    tokens: Sequence[int] = (0,)
-    """The taps ask for a mask, with queries and keys, only of interventions that name tokens."""
+    masks = True
 
     def __init__(self, model: nn.Module, name: str) -> None:
         super().__init__(model)

@@ -14,14 +14,19 @@
     identical               the same token elsewhere                          above 0.5 (ours)
     other sentence          the same token in the other sentence of a pair    above 0.5 (ours)
     related                 another token there with a similar embedding     above 0.5 (ours)
-    duplicate               the same token before                             above 0.5 (ours; score of TransformerLens)
-    induction               the token after an earlier occurrence             above 0.5 (ours; score of TransformerLens)
+    duplicate               the same token before                             above 0.5 (ours)
+    induction               the token after an earlier occurrence             above 0.5 (ours)
+
+The last two are averaged over the queries that have such a key, those whose token occurred before: on a random
+sequence said twice they are the scores of Olsson et al. 2022, and 1 is reached. `repeated_sequence_scores` measures
+them there, beside a control. A head has every label whose threshold it passes.
 
 Gu et al.: arXiv 2410.10781. Each layer takes one pass over queries and keys; nothing of size T × T is stored. Clark
 et al. smooth weights before taking entropies to keep the logarithm finite; here 0·log 0 is 0 without smoothing.
 
 A randomization test gives p: on some queries of a text the pattern's keys are replaced by as many keys drawn uniformly
-from those the query can see, `DRAWS` times; p = (1 + draws with at least the pattern's weight) / (1 + draws).
+from those the query can see, `DRAWS` times; p = (1 + draws with at least the pattern's weight) / (1 + draws), never
+below 1 / (1 + draws). q corrects it for the number of heads (Benjamini & Hochberg 1995).
 """
 
 from __future__ import annotations
@@ -34,7 +39,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..attention.parts import span
-from .corpus import Sums
+from ..wording import count_of
+from .corpus import Sums, benjamini_hochberg
 from .habit import Habits, visible_keys
 from .rollout_and_distances import entry_weights, evenly_spaced, layer_stack
 from .terminal import ResultTable, Tabular, heatmap
@@ -70,27 +76,35 @@ def random_key_sums(
     keys, visible = weights.shape[-1], visible_keys(weights, queries)
     count = visible.sum(-1)
     listed, begin = visible.nonzero()[:, 1], count.cumsum(0) - count  # the keys each row sees, row after row
-    sums: dict[str, list[Tensor]] = {name: [] for name in patterns}
-    picks = {}
-    for name, (row, key) in patterns.items():
+    picks = []
+    for row, key in patterns.values():
         inside = visible[row, key]
         row, key = row[inside], key[inside]
         which = (torch.rand(DRAWS, len(row), generator=generator) * count[row]).long().clamp_max(count[row] - 1)
         # The pattern's own keys first, then the draws: [1 + DRAWS, pairs], as indices into the flattened rows.
-        picks[name] = (row * keys + torch.cat([key[None], listed[begin[row] + which]])).to(weights.device)
-    part = weights.rows(queries.tolist())
-    for head in range(weights.shape[0]):  # one head's rows at a time: at 100k tokens they are 26 MB
-        tile = part[head].tile(slice(None), slice(None)).flatten()
-        for name, at in picks.items():
-            sums[name].append(tile[at].sum(-1).cpu())
-    return {name: torch.stack(values) for name, values in sums.items()}
+        picks.append(row * keys + torch.cat([key[None], listed[begin[row] + which]]))
+    each = torch.tensor([at.shape[1] for at in picks]).repeat_interleave(1 + DRAWS)
+    every, starts = (x.to(weights.device) for x in (torch.cat([at.flatten() for at in picks]), each.cumsum(0) - each))
+    part, found = weights.rows(queries.tolist()), []
+    at_once = max(1, GATHERED // (len(queries) * keys))
+    for first in range(0, weights.shape[0], at_once):
+        tile = part[first : first + at_once].tile(slice(None), slice(None))
+        cells = tile.flatten(1).T.contiguous()  # heads side by side: one gather for all of them
+        found.append(torch.nn.functional.embedding_bag(every, cells, starts, mode="sum").T.cpu())
+    return dict(zip(patterns, torch.cat(found).unflatten(1, (len(picks), -1)).unbind(1), strict=True))
 
 
 KINDS = ("identical", "duplicate", "induction", "other sentence", "related")
 RELATED_COSINE = 0.5
 """The cosine of two tokens' embeddings above which they count as related. Our choice; the papers give no number."""
+REPEATED = ("duplicate", "induction")
+"""Patterns of queries whose token occurred before; their score is the mean over these."""
+GATHERED = 1 << 24
+"""Weights of the tested queries, of several heads, that are held at once."""
 CHUNK = 1 << 20
 """Pairs, of all heads together, whose weights are computed at once."""
+MASKED = 1 << 22
+"""Queries × keys up to which the pairs of each kind are kept as a mask, for all layers; of more they are listed."""
 
 
 class TokenPairs:
@@ -108,6 +122,21 @@ class TokenPairs:
         self.order = kinds.argsort(stable=True)  # positions, equal tokens side by side
         stops = counts.cumsum(0)
         self.start, self.count = (stops - counts)[kinds], counts[kinds]
+        self.repeats = self.length - len(counts)
+        """Queries whose token occurred before."""
+        self._masks: dict[tuple[int, ...], tuple[list[str], Float[Tensor, "cells kinds"]]] = {}
+
+    def masks(self, queries: Int[Tensor, " rows"], width: int) -> tuple[list[str], Float[Tensor, "cells kinds"]]:
+        """1 where a query and a key, row by row, are a pair of each kind; made once for all layers."""
+        block = (width, *queries.tolist())
+        if block not in self._masks:
+            pairs = self.of(queries)
+            masks = torch.zeros(len(queries) * width, len(pairs))
+            for number, (row, key) in enumerate(pairs.values()):
+                inside = key < width
+                masks[row[inside] * width + key[inside], number] = 1
+            self._masks[block] = [*pairs], masks
+        return self._masks[block]
 
     def of(self, queries: Int[Tensor, " rows"]) -> dict[str, tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"]]]:
         """For each kind the pairs (index into `queries`, key)."""
@@ -151,6 +180,12 @@ class PairSums:
     def add(self, block: Block) -> None:
         n, rows, width = block.w.shape
         flat = block.w.reshape(n, rows * width)
+        if self.pairs.length**2 <= MASKED:
+            kinds, masks = self.pairs.masks(block.queries, width)
+            sums = flat @ masks.to(flat)
+            for kind, total in zip(kinds, sums.to("cpu", torch.float32).T, strict=True):
+                self.total[kind][block.n] += total
+            return
         for kind, (row, key) in self.pairs.of(block.queries).items():
             inside = key < width  # keys beyond are masked for all rows of the block
             at = (row[inside] * width + key[inside]).to(flat.device)
@@ -308,11 +343,23 @@ class Patterns(Tabular):
         _check(pattern)
         names = self._names(SCORE, pattern)
         if not names:
-            raise ValueError("no text was a pair of sentences" if self.texts else "no text was added yet")
+            reason = "in no text a token was repeated" if pattern in REPEATED else "no text was a pair of sentences"
+            raise ValueError(reason if self.texts else "no text was added yet")
         return torch.stack([self.sums.mean(name) for name in names]).float()
+
+    def standard_error(self, pattern: str) -> Float[Tensor, "layers heads"]:
+        """Of the mean over texts; NaN for one text."""
+        self.scores(pattern)
+        return torch.stack([self.sums.standard_error(name) for name in self._names(SCORE, pattern)]).float()
+
+    def q(self, pattern: str) -> Float[Tensor, "layers heads"] | None:
+        """The p values corrected for the number of heads (Benjamini–Hochberg): the false discovery rate."""
+        p = self.p(pattern)
+        return None if p is None else benjamini_hochberg(p)
 
     def p(self, pattern: str) -> Float[Tensor, "layers heads"] | None:
         """The p values of the randomization test; None for patterns that do not name keys."""
+        _check(pattern)
         key = "first" if pattern == "sink" else pattern
         names = self._names(DRAW, key)
         if not names:
@@ -341,8 +388,19 @@ class Patterns(Tabular):
         _check(pattern)
         return sorted(self.heads(), key=lambda head: -head.scores.get(pattern, 0.0))[:count]
 
+    def __repr__(self) -> str:
+        if not self.texts:
+            return "Patterns of no text yet"
+        lines = [f"Patterns of {len(self.heads())} heads over {count_of(self.texts, 'text')}; layer.head score"]
+        for name in PATTERNS:
+            best = [x for x in self.strongest(name, 4) if name in x.scores]
+            if best:
+                found = "  ".join(f"{x.layer}.{x.head} {x.scores[name]:.2f}" for x in best)
+                lines.append(f"  {name:15} {found}" + (f"  p {best[0].p[name]:.2f}" if name in best[0].p else ""))
+        return "\n".join(lines)
+
     def table(self) -> ResultTable:
-        """One row per head: its scores, its labels, and p of patterns that name keys."""
+        """One row per head: its scores with their standard errors over texts, its labels, p and q of named keys."""
         heads, names = self.heads(), self.names
         columns: dict[str, list[object]] = {
             "layer": [head.layer for head in heads],
@@ -350,7 +408,12 @@ class Patterns(Tabular):
             "module": [names[head.layer] for head in heads],
         }
         columns |= {name: [head.scores[name] for head in heads] for name in heads[0].scores}
+        if self.texts > 1:
+            errors = {name: self.standard_error(name).flatten().tolist() for name in heads[0].scores}
+            columns |= {f"standard error of {name}": error for name, error in errors.items()}
         columns |= {f"p of {name}": [head.p[name] for head in heads] for name in heads[0].p}
+        corrected = {name: self.q(name) for name in heads[0].p}
+        columns |= {f"q of {name}": q.flatten().tolist() for name, q in corrected.items() if q is not None}
         columns["labels"] = [" ".join(label.replace(" ", "_") for label in head.labels) for head in heads]
         return ResultTable(columns)
 
@@ -385,10 +448,12 @@ def _scores(stats: Stats, pairs: PairSums, text: TokenizedText) -> dict[str, Flo
         "confidence": stats.top.values[..., 0].mean(-1).cpu(),
         "positional": _one_offset(stats.top.indices[..., 0].cpu()),
     }
+    repeats = pairs.pairs.repeats
     absent = {"other sentence": text.segments is None, "related": text.segments is None or text.vectors is None}
+    absent |= dict.fromkeys(REPEATED, repeats == 0)
     for kind in KINDS:
         if not absent.get(kind, False):
-            scores[kind] = pairs.total[kind] / n
+            scores[kind] = pairs.total[kind] / (repeats if kind in REPEATED else n)
     return {key: value.float() for key, value in scores.items()}
 
 
@@ -491,15 +556,16 @@ def _letters(head: HeadScores) -> Text:
 
 
 def best_heads_table(patterns: Patterns, count: int = 3) -> Table:
-    """For each pattern the heads with the highest scores, and the p value of the first."""
-    table = Table("pattern", "label above", "heads that score highest (layer.head score)", "p", box=None)
+    """For each pattern the heads with the highest scores, p of the first, and q: p corrected for all heads."""
+    table = Table("pattern", "label above", "heads that score highest (layer.head score)", "p", "q", box=None)
     for name in PATTERNS:
         heads = patterns.strongest(name, count)
         if not heads or name not in heads[0].scores or name == "sink":
             continue
         scores = "  ".join(f"{x.layer}.{x.head} {x.scores[name]:.2f}" for x in heads)
-        p = f"{heads[0].p[name]:.2f}" if name in heads[0].p else ""
-        table.add_row(name, f"{THRESHOLDS[name]:g}" if name in THRESHOLDS else "", scores, p)
+        q, first = patterns.q(name), heads[0]
+        chance = ("", "") if q is None else (f"{first.p[name]:.2f}", f"{float(q[first.layer, first.head]):.2f}")
+        table.add_row(name, f"{THRESHOLDS[name]:g}" if name in THRESHOLDS else "", scores, *chance)
     return table
 
 

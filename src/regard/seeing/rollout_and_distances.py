@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from .call import layer_of
-from .terminal import ResultTable
+from .terminal import ResultTable, Tabular
+from .text_models import check_evaluation_mode
+from .watch import watch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jaxtyping import Float, Int
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from ..attention.statistics import Block
     from ..attention.weights import Weights
@@ -169,44 +171,121 @@ def repeated_sequence(vocabulary: int, length: int, seed: int = 0, avoid: Sequen
 def induction_scores(seen: Seen, length: int) -> Float[Tensor, "layers heads"]:
     """On `repeated_sequence(…, length)`: the mean weight from the second half to the token after the same one.
 
-    The diagonal at offset 1 − length (TransformerLens).
+    It is the mean over the `length` queries whose token occurred before (Olsson et al. 2022). TransformerLens takes the
+    whole diagonal at offset 1 − length, with the last query of the first half, whose token is new.
     """
     calls = [call for call in seen if call.kind == "self" and call.shape[-1] >= 2 * length]
     if not calls:
         raise ValueError(f"no self-attention over a sequence of twice {length} tokens was seen")
     rows = slice(calls[0].shape[-2] - length, None)
-    scores = []
-    for call in layer_stack(calls):
-        offsets = entry_weights(call, 0).rows(rows).stats(offsets=[1 - length]).offsets
-        assert offsets is not None
-        scores.append(offsets[..., 0].mean(-1).cpu())
-        call.forget()
-    return torch.stack(scores)
+    return torch.stack([_offsets(call, 0, rows, [1 - length])[:, 0] for call in layer_stack(calls)])
+
+
+def _offsets(call: Call, entry: int, rows: slice, offsets: list[int]) -> Float[Tensor, "heads offsets"]:
+    """The mean weight of these rows at each offset."""
+    found = entry_weights(call, entry).rows(rows).stats(offsets=offsets).offsets
+    assert found is not None
+    call.forget()
+    return found.mean(-2).cpu()
+
+
+class RepeatedSequenceScores(Tabular):
+    """What heads do on random tokens said twice, and on as many tokens of which none is said twice: the control."""
+
+    def __init__(
+        self, scores: dict[str, Float[Tensor, "sequences layers heads"]], control: dict[str, Tensor], length: int
+    ) -> None:
+        self.scores, self.control, self.length = scores, control, length
+
+    def table(self) -> ResultTable:
+        """One row per head: means over sequences, their standard errors, and the means of the control."""
+        _, layers, heads = self.scores["induction"].shape
+        places = torch.cartesian_prod(torch.arange(layers), torch.arange(heads)).T.tolist()
+        columns: dict[str, Sequence[object]] = {"layer": places[0], "head": places[1]}
+        for name, values in self.scores.items():
+            columns[name] = values.mean(0).flatten().tolist()
+            columns[f"standard error of {name}"] = (values.std(0) / len(values) ** 0.5).flatten().tolist()
+            columns[f"{name}, control"] = self.control[name].mean(0).flatten().tolist()
+        return ResultTable(columns)
+
+    def strongest(self, pattern: str = "induction", count: int = 5) -> list[tuple[int, int, float]]:
+        """(layer, head, mean score) of the heads that score highest."""
+        mean = self.scores[pattern].mean(0)
+        order = mean.flatten().argsort(descending=True)[:count].tolist()
+        return [(*divmod(n, mean.shape[1]), float(mean.flatten()[n])) for n in order]
+
+    def __repr__(self) -> str:
+        rows = [
+            f"{len(self.scores['induction'])} sequences of twice {self.length} random tokens; layer.head score ± SE"
+        ]
+        for name, values in self.scores.items():
+            error = values.std(0) / len(values) ** 0.5
+            found = [f"{x}.{y} {mean:.2f} ± {float(error[x, y]):.2f}" for x, y, mean in self.strongest(name, 3)]
+            x, y, _ = self.strongest(name, 1)[0]
+            rows.append(f"  {name:10} {'  '.join(found)}  (control {float(self.control[name].mean(0)[x, y]):.2f})")
+        return "\n".join(rows)
+
+
+@torch.no_grad()
+def repeated_sequence_scores(
+    model: nn.Module, vocabulary: int, length: int = 64, sequences: int = 5, seed: int = 0, avoid: Sequence[int] = ()
+) -> RepeatedSequenceScores:
+    """Induction, duplicate-token and previous-token scores on random sequences said twice, beside a control.
+
+        repeated_sequence_scores(model, vocabulary=49152, avoid=tokenizer.all_special_ids)
+
+    Means over the queries of the second half, of the weight on the token after the same one (offset 1 − length), on the
+    same one (−length) and on the one before (−1). In the control the second half is other tokens.
+    """
+    check_evaluation_mode(model)
+    device = next(model.parameters()).device
+    offsets = {"induction": 1 - length, "duplicate": -length, "previous": -1}
+    found: list[list[Tensor]] = [[], []]
+    for number in range(sequences):
+        twice = repeated_sequence(vocabulary, length, seed + number, avoid)
+        halves = twice[:length], repeated_sequence(vocabulary, length, seed + number + 10_000, avoid)[:length]
+        for values, ids in zip(found, (twice, torch.cat(halves)), strict=True):
+            with watch(model) as seen:
+                model(ids[None].to(device))
+            calls = layer_stack([call for call in seen if call.kind == "self" and call.shape[-1] == 2 * length])
+            if not calls:
+                raise ValueError(f"no self-attention over a sequence of twice {length} tokens was seen: {seen!r}")
+            rows = [_offsets(call, 0, slice(length, None), [*offsets.values()]) for call in calls]
+            values.append(torch.stack(rows))
+    scores, control = ({name: torch.stack(x)[..., at] for at, name in enumerate(offsets)} for x in found)
+    return RepeatedSequenceScores(scores, control, length)
 
 
 def retrieval_scores(
-    seen: Seen, ids: Int[Tensor, " t"], needle: range, entry: int = 0
+    seen: Seen, ids: Int[Tensor, " t"], needle: range, entry: int = 0, prompt: int | None = None
 ) -> Float[Tensor, "layers heads"]:
-    """The share of the needle's tokens that each head copied. Above 0.1 it is a retrieval head.
+    """The share of the needle's tokens that each head copied. Above 0.1 it is a retrieval head (Wu et al. 2024).
 
     `ids` are prompt and answer; `needle` is where in the prompt the text to be found stands. A head copies a token if,
-    at the step that generates it, its key of largest weight lies in the needle and is that token.
+    at the step that writes it, its key of largest weight lies in the needle and is that token. The answer may have been
+    generated while watched, or been read with the prompt in one pass (teacher-forced): then `prompt` is how many of the
+    tokens are the prompt.
     """
-    ids = ids.cpu()
-    if not 0 <= needle.start < needle.stop <= seen.prompt:
-        raise ValueError(f"the needle {needle} must lie in the prompt, which has {seen.prompt} tokens")
+    ids, start = ids.cpu(), seen.prompt if prompt is None else prompt
+    if start >= len(ids):
+        raise ValueError(
+            f"prompt and answer are {len(ids)} tokens and were read in one pass: say how many of them are the prompt, "
+            "with prompt=…"
+        )
+    if not 0 <= needle.start < needle.stop <= start:
+        raise ValueError(f"the needle {needle} must lie in the prompt, which has {start} tokens")
     scores = []
     for call in (call for call in seen if call.kind == "self"):
         queries = call.shape[-2]
-        if queries <= seen.prompt or queries >= len(ids) + 1:
+        if queries < start or queries > len(ids):
             raise ValueError(
-                f"{call.name} saw {queries} queries: retrieval is about generation, prompt and answer of {len(ids)} "
-                "tokens"
+                f"{call.name} saw {queries} queries, which are not a prompt of {start} tokens and its answer, "
+                f"{len(ids)} tokens together"
             )
-        # The query at position i generates token i + 1, so the prompt's last query generates the first token.
-        rows = range(seen.prompt - 1, queries)
+        # The query at position i writes token i + 1, so the prompt's last query writes the first token.
+        rows = range(start - 1, min(queries, len(ids) - 1))
         best = entry_weights(call, entry).rows(list(rows)).top(1).indices[..., 0].cpu()  # [heads, rows]
-        generated = ids[seen.prompt : seen.prompt + len(rows)]
+        generated = ids[start : start + len(rows)]
         hits = (best >= needle.start) & (best < needle.stop) & (ids[best] == generated)
         copied = [len(set(keys[hit].tolist())) for keys, hit in zip(best, hits, strict=True)]
         scores.append(torch.tensor(copied) / len(needle))

@@ -377,7 +377,7 @@ def _ablated_mask(
     options: dict[str, Any],
 ) -> Any:
     """The mask without the ablated tokens, in the form this implementation takes."""
-    if not any(ablation.tokens for ablation, _ in ablations):
+    if not any(ablation.masks for ablation, _ in ablations):
         return mask
     if implementation not in ("sdpa", "eager"):
         raise ValueError(f"tokens can be ablated under sdpa and eager attention; the model runs {implementation}")

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from ..files import CHECKSUMS, cache_folder, replacing_folder, sha256, write_checksums
 from .watch import watch
@@ -315,9 +317,53 @@ def _quiet() -> Iterator[None]:
         logging.enable_progress_bar()
 
 
+def read_inputs(model: nn.Module | TextModel, inputs: Inputs | str) -> tuple[nn.Module, Inputs]:
+    """A model, and its inputs; of a `TextModel` a text may be given."""
+    if isinstance(model, TextModel):
+        return model.model, model.inputs(model.encode(inputs, truncate=False)) if isinstance(inputs, str) else inputs
+    if isinstance(inputs, str):
+        raise ValueError(
+            "a text needs the model's tokenizer: give what load_text_model(…, with_head=True) returns, or ids"
+        )
+    return model, inputs
+
+
+def token_ids(model: nn.Module | TextModel, tokens: Any) -> Any:
+    """Vocabulary indices, where words were given as strings: of a `TextModel`, the one token that each word is."""
+    words = [tokens] if isinstance(tokens, str) else tokens
+    if not isinstance(words, list | tuple) or not any(isinstance(word, str) for word in words):
+        return tokens
+    if not isinstance(model, TextModel):
+        raise ValueError(
+            f"tokens are vocabulary indices, got {tokens!r}; words need the model's tokenizer: give what "
+            "load_text_model(…, with_head=True) returns"
+        )
+    found: list[int] = []
+    for word in words:
+        ids = model.tokenizer.encode(word, add_special_tokens=False) if isinstance(word, str) else [word]
+        if len(ids) != 1:
+            pieces = ", ".join(map(repr, model.tokenizer.convert_ids_to_tokens(ids)))
+            raise ValueError(f"{word!r} is {len(ids)} tokens ({pieces}); give one, perhaps with the space before it")
+        found += ids
+    return found
+
+
 def run_model(model: nn.Module, inputs: Inputs) -> Any:
     """`model(**inputs)` for a mapping of keyword arguments, `model(inputs)` for a tensor."""
     return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+
+
+def check_evaluation_mode(model: nn.Module) -> None:
+    """Refuse modules that are random, or that mix the entries of a batch, each of which has its own change."""
+    for name, part in model.named_modules():
+        if isinstance(part, _DropoutNd) and part.training and part.p > 0:
+            raise ValueError(f"{type(model).__name__} is in training mode with {part}; call model.eval() first")
+        if isinstance(part, _BatchNorm) and (part.training or part.running_mean is None):
+            advice = "call model.eval() first" if part.training else "it has no running statistics"
+            raise ValueError(
+                f"{name or type(model).__name__}, {type(part).__name__}, normalizes by the mean of its batch, in which "
+                f"changed and unchanged entries would mix; {advice}"
+            )
 
 
 def first_tensor(x: Any) -> Tensor | None:
@@ -350,6 +396,13 @@ def _mapped(x: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(x, tuple) and hasattr(x, "_fields"):
         return type(x)(*(_mapped(part, function) for part in x))
     return type(x)(_mapped(part, function) for part in x) if isinstance(x, tuple | list) else x
+
+
+def with_first(x: Any, old: Tensor, new: Tensor) -> Any:
+    """The same with one of its tensors replaced by another."""
+    if isinstance(x, tuple) and not hasattr(x, "_fields"):
+        return tuple(new if part is old else part for part in x)
+    return _mapped(x, lambda part: new if part is old else part)
 
 
 def without_graph(x: Any) -> Any:

@@ -14,7 +14,7 @@ import threading
 import weakref
 from contextlib import nullcontext
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import torch
 
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ..attention.masks import Mask
+    from ..attention.weights import Weights
     from ..viewer.export import Widget
+    from .activations import Activations, LayerValues
     from .call import Call
     from .storage import TensorStorage
     from .terminal import ResultTable
@@ -64,6 +66,8 @@ class Seen:
         self.text: TokenizedText | None = None
         """The text that the model read, if it was one text and is known."""
         self.gradients = gradients
+        self.activations: Activations | None = None
+        """What layers returned, if `watch(model, activations=True)` kept it; see `stream` and `mlp`."""
         self._storage = storage  # None: everything is kept by reference, without a limit
         self._depths = depths
         self._lock = threading.RLock()
@@ -262,10 +266,29 @@ class Seen:
     def __iter__(self) -> Iterator[Call]:
         return iter(self.calls)
 
-    def __getitem__(self, name: str | int | tuple[str, int]) -> Call:
-        """By number, by name (whole components of the dotted path), or by name and index among calls of that name."""
-        if isinstance(name, int):
+    @overload
+    def __getitem__(self, name: int | str | tuple[str, int]) -> Call: ...
+    @overload
+    def __getitem__(self, name: slice) -> list[Call]: ...
+    @overload
+    def __getitem__(self, name: tuple[int, int]) -> Weights: ...
+    def __getitem__(self, name: Any) -> Any:
+        """By number, by name (whole components of the dotted path), or by name and index among calls of that name.
+
+        `seen[2:5]` are several calls, and `seen[3, 5]` are the weights of one head.
+        """
+        if isinstance(name, slice):
             return self.calls[name]
+        if isinstance(name, tuple) and len(name) == 2 and all(isinstance(x, int) for x in name):
+            call, head = self[name[0]], name[1]
+            if not -call.heads <= head < call.heads:
+                raise IndexError(f"{call.name} has {call.heads} heads, counted from 0; there is no {head}")
+            return call.head(head % call.heads)
+        if isinstance(name, int):
+            if -len(self) <= name < len(self):
+                return self.calls[name]
+            known = f"there are {len(self)} calls, counted from 0" if len(self) else self._empty_message()
+            raise IndexError(f"there is no call {name}; {known}")
         key, index = name if isinstance(name, tuple) else (name, None)
         matches = [call for call in self.calls if f".{key}." in f".{call.name}."]
         matches = [call for call in matches if call.name == key] or matches
@@ -282,6 +305,26 @@ class Seen:
     def names(self) -> list[str]:
         """The modules that called attention, each once, in order."""
         return list(dict.fromkeys(call.name for call in self.calls))
+
+    @property
+    def stream(self) -> LayerValues:
+        """What each layer read, and what left the last; see `activations.py`."""
+        return self._layer_values("stream")
+
+    @property
+    def mlp(self) -> LayerValues:
+        """What the MLP of each layer gave."""
+        return self._layer_values("mlp")
+
+    @property
+    def heads(self) -> LayerValues:
+        """Σ_j w_ij v_j of all heads of each call, [*batch, heads, T_q, d_v], computed when it is asked for."""
+        return self._layer_values("heads")
+
+    def _layer_values(self, kind: str) -> LayerValues:
+        from .activations import LayerValues
+
+        return LayerValues(self, self.activations, kind)
 
     @property
     def nbytes(self) -> int:

@@ -46,6 +46,7 @@ def watch(
     keep: str | Path | None = None,
     limit: str | int | None = None,
     gradients: bool = False,
+    activations: bool = False,
 ) -> Watch:
     """Record every attention call that `model` makes inside the block; the model itself does not change.
 
@@ -62,6 +63,7 @@ def watch(
     - `limit`: the memory to keep at most ("8GB"); calls beyond are counted in `seen.missed`, not kept.
     - `gradients`: keep the gradient of each output, `call.gradient`, when a backward pass computes it, inside the block
       or after it. `call.contributions()` is then attention × gradient.
+    - `activations`: keep what layers and MLPs return, by reference: `seen.stream[3]`, `seen.mlp[3]`.
 
     Held for each call: T_q · heads · D numbers of queries, T_k · key heads · D of keys and as many of values, a mask
     (two numbers per query where that is the same) and 64 rows of the output; of a generation, the newest keys and
@@ -81,7 +83,7 @@ def watch(
             f"{compiled} is compiled, and calls inside compiled code cannot be seen. Watch and call the original "
             "model (model._orig_mod, or without model.forward = torch.compile(…)), or watch before compiling"
         )
-    return Watch(parts, layers, keep, limit, gradients)
+    return Watch(parts, layers, keep, limit, gradients, activations)
 
 
 class Watch:
@@ -94,6 +96,7 @@ class Watch:
         keep: str | Path | None,
         limit: str | int | None,
         gradients: bool,
+        activations: bool,
     ) -> None:
         """`parts` are the modules of the model, the model itself first. Holding them keeps the ids in `names` valid."""
         self.model, self._parts, self._plan = parts[0][1], parts, plan(parts)
@@ -115,6 +118,10 @@ class Watch:
 
             storage = TensorStorage(keep, limit)
         self.seen = Seen(type(self.model).__name__, storage, self._depths, gradients)
+        if activations:
+            from .activations import Activations
+
+            self.seen.activations = Activations(self.model)
 
     def __enter__(self) -> Seen:
         try:
@@ -127,6 +134,8 @@ class Watch:
             with _lock:
                 opened.watches = (*opened.watches, registered)
             _here.set((*_here.get(), self.number))
+            if self.seen.activations is not None:
+                self.seen.activations.open()
         except BaseException:
             self._release()
             raise
@@ -147,6 +156,8 @@ class Watch:
 
     def _release(self) -> None:
         """Undo `__enter__`, whatever of it was done."""
+        if self.seen.activations is not None:
+            self.seen.activations.close()
         with _lock:
             opened.watches = tuple([watch for watch in opened.watches if watch.number != self.number])
         _here.set(tuple([number for number in _here.get() if number != self.number]))

@@ -19,20 +19,20 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..decoding.load_model_and_tokenizers import is_earlier, record_run_exports
-from ..files import is_leftover, make_folder, read_object, remove_unfinished, sha256, write_text
+from ..files import is_leftover, locked_folder, make_folder, read_object, remove_unfinished, sha256, write_text
 from ..wording import is_secret, redacted
 from .recipe import recipe_toml
 from .recipe_files import load_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
+    from contextlib import AbstractContextManager
 
     from .recipe import Recipe
 
@@ -135,24 +135,9 @@ class Run:
         return next(path for path in map(self.folder.joinpath, names) if not os.path.lexists(path))
 
     @staticmethod
-    @contextmanager
-    def alone(folder: Path) -> Iterator[None]:
+    def alone(folder: Path) -> AbstractContextManager[None]:
         """Lock the folder: two processes that train into it would overwrite each other's files."""
-        try:
-            import fcntl
-        except ModuleNotFoundError:  # not on Windows
-            yield
-            return
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released however the process ends
-        except BlockingIOError:
-            os.close(handle)
-            raise ValueError(f"another process trains into {folder}; wait for it, or choose another folder") from None
-        try:
-            yield
-        finally:
-            os.close(handle)
+        return locked_folder(folder, f"another process trains into {folder}; wait for it, or choose another folder")
 
 
 def has_corpus(file: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from threading import Thread
+from typing import Any
 
 import pytest
 import torch
@@ -144,7 +145,7 @@ def test_searches_of_many_sizes_need_few_kernels(
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("shape", "rows", "packs"),
-    [((256, 256), 5, 0), ((256, 256), 160, 0), ((768, 256), 5, 1), ((512, 512), 1, 0), ((2048, 512), 1, 1)],
+    [((256, 256), 3, 0), ((256, 256), 5, 1), ((255, 256), 160, 0), ((768, 256), 1, 0), ((2048, 512), 1, 1)],
 )
 def test_only_products_that_are_faster_are_packed(
     products: list[int], shape: tuple[int, int], rows: int, packs: int
@@ -166,6 +167,26 @@ def test_each_block_has_the_weights_of_its_beginning(layer: nn.Linear, products:
         layer.weight.data.mul_(2)  # unseen by PyTorch's version counter
         assert _error(layer, x) < 24 * 2**-20
     assert products == [3]
+
+
+@needs_onednn
+@torch.no_grad()
+def test_held_copies_are_those_of_weights_that_did_not_change(layer: nn.Linear, products: list[int]) -> None:
+    x = torch.randn(5, 24)
+    held: dict[Any, Any] = {}
+    for _ in range(2):
+        with packed_weights(held):
+            linear(layer, x)
+    (first,) = held.values()
+    layer.weight.mul_(2)
+    with packed_weights(held), packed_weights():  # a block inside another one uses its copies
+        assert _error(layer, x) < 24 * 2**-20
+    (second,) = held.values()
+    layer.weight = nn.Parameter(torch.zeros(40, 24))
+    with packed_weights(held):
+        assert _error(layer, x) == 0
+    assert products == [4]
+    assert first is not second
 
 
 def test_gradients_autocast_and_float64_use_the_matrix_itself(layer: nn.Linear, products: list[int]) -> None:

@@ -3,12 +3,11 @@
 A search multiplies a few rows with the same weights at every step.
 
 On a CPU oneDNN stores such a matrix in the order in which its kernel reads it. A product of a large matrix with 5 rows
-then takes less than half as long, one with 160 rows about a tenth less. Packing a matrix takes about as long as a
-product with 50 rows. Small products are slower packed: `pays` has the limits.
+then takes less than half as long. Packing a matrix takes about as long as a product with 50 rows, so an engine holds
+the copies for all its searches. Small products are slower packed: `pays` has the limits.
 
 oneDNN compiles a kernel for each number of rows and each shape of a matrix, about 0.6 MB, and keeps 1024 of them.
 `product` rounds the number of rows up, so a server needs few kernels however many rows its requests have.
-`python -m benchmarks.packed_products` measures both.
 """
 
 from __future__ import annotations
@@ -53,9 +52,9 @@ _pack = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
 _linear = getattr(getattr(torch.ops.mkldnn, "_linear_pointwise", None), "default", None)
 _has_bfloat16 = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
 
-SMALLEST_MATRIX = 3 * 2**16
-"""Elements of a matrix that is packed. A product with 256 × 256 takes longer packed, with 768 × 256 it does not."""
-SMALLEST_PRODUCT = 2**19
+SMALLEST_MATRIX = 2**16
+"""Elements of a matrix that is packed."""
+SMALLEST_PRODUCT = 2**18
 """Multiplications of a product that is packed: calling oneDNN takes about 10 μs more than calling the BLAS library."""
 
 
@@ -71,7 +70,7 @@ def pack(matrix: Float[Tensor, "out in"]) -> Tensor | None:
     has_kernel = matrix.dtype == torch.float32 or (
         matrix.dtype == torch.bfloat16 and _has_bfloat16 is not None and bool(_has_bfloat16())
     )
-    if not has_kernel or matrix.device.type != "cpu" or matrix.dim() != 2 or 0 in matrix.shape or not _own(matrix):
+    if not has_kernel or matrix.device.type != "cpu" or matrix.dim() != 2 or 0 in matrix.shape or not plain(matrix):
         return None
     packed: Tensor = _pack(matrix.detach())
     return packed
@@ -97,20 +96,32 @@ def kernel_rows(rows: int) -> int:
     return -(-rows // step) * step
 
 
-_copies: ContextVar[dict[Tensor, Tensor | None] | None] = ContextVar("packed_weights", default=None)
+Copies = dict[Tensor, tuple[int, int, Tensor | None]]
+"""By matrix: where its numbers are, how often they changed, and the packed copy (None where it cannot be packed)."""
+_copies: ContextVar[Copies | None] = ContextVar("packed_weights", default=None)
 
 
 @contextmanager
-def packed_weights() -> Iterator[None]:
+def packed_weights(held: Copies | None = None) -> Iterator[None]:
     """While the block runs, in this thread, `linear` and `multiply` use copies of matrices, packed at their first use.
 
-    The block of a search: the weights must not change in it.
+    The block of a search: the weights must not change in it. With `held` the copies stay there for the next block, of
+    weights that have not changed since, as far as PyTorch counts it (what is done to `.data` it does not count).
     """
-    token = _copies.set({})
+    copies = _copies.get() if held is None else held
+    copies = {} if copies is None else copies
+    for matrix in [x for x, (*before, _) in copies.items() if before != _state(x)]:
+        copies.pop(matrix)
+    watched = traced() or torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack()
+    token = _copies.set(None if watched else copies)
     try:
         yield
     finally:
         _copies.reset(token)
+
+
+def _state(matrix: Tensor) -> list[int]:
+    return [matrix.data_ptr(), -1 if matrix.is_inference() else matrix._version]
 
 
 def linear(layer: nn.Linear, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*rows out"]:
@@ -125,25 +136,17 @@ def multiply(
     x: Float[Tensor, "*rows in"], matrix: Float[Tensor, "out in"], bias: Float[Tensor, "out"] | None
 ) -> Float[Tensor, "*rows out"]:
     """x Mᵀ + b; inside `packed_weights` by a packed copy of M, where that is faster."""
-    y = _packed_product(x, matrix, bias)
-    return nn.functional.linear(x, matrix, bias) if y is None else y
-
-
-def _packed_product(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor | None:
-    """None where packing saves no time, and for gradients, autocast, traces and other devices."""
     copies = _copies.get()
-    if copies is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not _own(x, matrix):
-        return None
-    if x.device != matrix.device or x.dtype != matrix.dtype or x.shape[-1:] != matrix.shape[1:]:
-        return None
-    if not pays(prod(x.shape[:-1]), matrix):
-        return None
+    width = matrix.shape[1]
+    if copies is not None and type(x) is Tensor and x.shape[-1] == width and pays(x.numel() // (width or 1), matrix):
+        packed = _packed(copies, matrix)
+        alike = packed is not None and x.dtype == matrix.dtype and x.device == matrix.device
+        if packed is not None and alike and not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu"):
+            return product(x, packed, bias)
+    return nn.functional.linear(x, matrix, bias)
+
+
+def _packed(copies: Copies, matrix: Tensor) -> Tensor | None:
     if matrix not in copies:
-        copies[matrix] = pack(matrix)
-    packed = copies[matrix]
-    return None if packed is None else product(x, packed, bias)
-
-
-def _own(*tensors: Tensor) -> bool:
-    """Whether these are PyTorch's own tensors, outside of traces, transforms and modes."""
-    return not traced() and plain(*tensors) and not torch._C._len_torch_function_stack()
+        copies[matrix] = (*_state(matrix), pack(matrix))  # type: ignore[assignment]
+    return copies[matrix][2]
