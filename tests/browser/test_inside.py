@@ -65,7 +65,7 @@ def test_a_cell_lights_its_row_and_its_column(page: Page, small: Server) -> None
 def test_it_opens_on_queries_and_keys_of_words(page: Page, small: Server) -> None:
     drawing = look(page, small, "drawn.boxes.length === 3", view="inside")
     assert drawing["step"] == "Q Kᵀ"
-    assert page.get_by_label("Text").input_value() == "My sister has a small black dog."
+    assert page.get_by_role("textbox", name="Text").input_value() == "My sister has a small black dog."
 
 
 def test_large_type_for_a_lecture_hall(page: Page, small: Server) -> None:
