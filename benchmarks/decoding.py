@@ -1,111 +1,66 @@
-"""Decoding: what a key/value cache saves, and what a beam costs. `python -m benchmarks.decoding` prints the table.
+"""Search: beam 5 of the Transformer that ships beside CTranslate2, and what a beam costs.
 
-CPU seconds of one thread, which other work on the machine does not change.
+    python -m benchmarks.decoding FILE.tsv
+
+FILE has English in its first column, as the test set of Tatoeba (`xzcat test.en-fr.tsv.xz > FILE.tsv`). CPU seconds of
+one thread, which other work on the machine does not change; float32.
 """
 
 from __future__ import annotations
 
+import argparse
+import tempfile
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from benchmarks.timing import Row, alternate, row, write
-from regard.decoding import search
-from regard.models import (
-    DecoderConfig,
-    EncoderConfig,
-    EncoderDecoder,
-    EncoderDecoderConfig,
-    RecurrentDecoderConfig,
-    RecurrentEncoderConfig,
-    TransformerDecoderConfig,
-    TransformerEncoderConfig,
-)
-from regard.special_tokens import BEGIN, END
+from regard.decoding import CTranslate2, export_ctranslate2, load_model_and_tokenizers
+from regard.decoding.translation import ModelEngine, read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from regard.models import Annotations
-
-SENTENCES, PLACES, VOCABULARY = 8, 32, 8000
-
-
-def rows() -> Iterator[Row]:
-    yield from lengths()
-    yield from beams()
+MODELS = ("tatoeba-transformer-en-fr", "tatoeba-bahdanau-en-fr")
+MANY, ALONE = 64, 16  # sentences that are searched at once, and one after the other
 
 
-def lengths() -> Iterator[Row]:
-    """Greedy, always to the end: with a cache the cost grows with the length, without one with its square."""
-    model = _transformer()
-    annotations = _annotations(model)
-    for steps in (32, 64, 128, 256):
-        functions = {
-            "regard": partial(search, model, annotations, beams=1, longest=steps),
-            "every prefix read again": partial(_without_cache, model, annotations, steps),
-        }
-        times = alternate(functions, 3, clock=time.process_time)
-        yield from (row(f"greedy, {SENTENCES} sentences, {steps} tokens each", by, t) for by, t in times.items())
+def rows(file: Path) -> Iterator[Row]:
+    texts = [line.split("\t")[0] for line in file.read_text(encoding="utf-8").splitlines()[:MANY]]
+    for name in MODELS:
+        loaded = load_model_and_tokenizers.load(name)
+        sources, _ = read(loaded.tokenizers.source, texts)
+        engines: dict[str, Any] = {"regard": ModelEngine(loaded.model)}
+        with tempfile.TemporaryDirectory() as place:
+            if "transformer" in name:
+                folder = export_ctranslate2(loaded.model, loaded.tokenizers, Path(place) / "exported")
+                engines["CTranslate2"] = CTranslate2(folder, loaded.tokenizers)
+            for beams in (5, 1):
+                yield from _measured(f"{name}, {MANY} sentences at once, beam {beams}", engines, [sources], beams)
+                alone = [[source] for source in sources[:ALONE]]
+                yield from _measured(f"{name}, {ALONE} sentences one by one, beam {beams}", engines, alone, beams)
 
 
-def beams() -> Iterator[Row]:
-    """Beams of a sentence share its keys and values, so five cost less than five times one."""
-    for name, model in (("Transformer", _transformer()), ("Bahdanau", _bahdanau())):
-        annotations = _annotations(model)
-        functions = {f"regard, {n} beams": partial(search, model, annotations, beams=n, longest=32) for n in (1, 5)}
-        times = alternate(functions, 5, clock=time.process_time)
-        yield from (row(f"{name}, {SENTENCES} sentences, 32 tokens each", by, t) for by, t in times.items())
+def _measured(work: str, engines: dict[str, Any], batches: list[list[Any]], beams: int) -> Iterator[Row]:
+    def run(engine: Any) -> None:
+        for batch in batches:
+            engine(batch, beams=beams)
 
-
-@torch.no_grad()
-def _without_cache(model: EncoderDecoder, annotations: Annotations, steps: int) -> None:
-    tokens = torch.full((SENTENCES, 1), BEGIN)
-    for _ in range(steps + 1):
-        features = model.decoder(tokens, annotations).features[:, -1]
-        tokens = torch.cat([tokens, model.readout(features).argmax(-1, keepdim=True)], 1)
-
-
-def _transformer() -> EncoderDecoder:
-    part = {"width": 128, "heads": 4, "hidden": 512, "layers": 4}
-    return _endless(TransformerEncoderConfig(**part), TransformerDecoderConfig(**part))
-
-
-def _bahdanau() -> EncoderDecoder:
-    return _endless(RecurrentEncoderConfig(), RecurrentDecoderConfig())
-
-
-def _endless(encoder: EncoderConfig, decoder: DecoderConfig) -> EncoderDecoder:
-    """Untrained, and never ending of itself, so that all write as long as they may."""
-    torch.manual_seed(0)
-    model = EncoderDecoder(EncoderDecoderConfig(VOCABULARY, VOCABULARY, encoder, decoder)).eval()
-    readout = model.decoder.readout
-
-    def never(features: torch.Tensor) -> torch.Tensor:
-        logits = readout(features)
-        logits[..., END] = -1e4
-        return logits
-
-    model.decoder.readout = never  # type: ignore[method-assign]
-    return model
-
-
-@torch.no_grad()
-def _annotations(model: EncoderDecoder) -> Annotations:
-    return model.encode(torch.randint(4, VOCABULARY, (SENTENCES, PLACES)), torch.full((SENTENCES,), PLACES))
+    functions: dict[str, Callable[[], object]] = {by: partial(run, engine) for by, engine in engines.items()}
+    times = alternate(functions, 7, clock=time.process_time)
+    for by, values in times.items():
+        print(f"{work}: {by} {values[0]:.1f} ms, {values[0] / times[list(times)[-1]][0]:.2f} ×", flush=True)
+        yield row(work, by, values)
 
 
 def main() -> None:
-    from rich.console import Console
-
-    from benchmarks.__main__ import table
-
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path)
     torch.set_num_threads(1)
-    measured = list(rows())
-    write(measured)
-    Console().print(table(measured))
+    write(list(rows(parser.parse_args().file)))
 
 
 if __name__ == "__main__":

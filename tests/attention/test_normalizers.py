@@ -469,7 +469,6 @@ def test_takes_every_energy(name: str) -> None:
 
 def _weights(monkeypatch: pytest.MonkeyPatch) -> tuple[r.Weights, torch.Tensor]:
     monkeypatch.setattr("regard.attention.statistics.BLOCK", 900)  # several blocks
-    monkeypatch.setattr("regard.attention.statistics.STEP", 16)
     torch.manual_seed(0)
     q, k, v = inputs((2,), 40, 90)
     k = k.abs() * -q.sign()[:, :1]  # mostly negative energies

@@ -77,50 +77,15 @@ def test_a_file_a_pipe_and_arguments_say_the_same(folder: Path, tmp_path: Path) 
     assert by_file.count("\n") == len(TEXTS)
 
 
-@pytest.fixture
-def tagged(tmp_path: Path) -> Path:
-    """A run whose sources began with <2fr> or <2es>."""
+def test_a_tag_is_a_word_that_the_model_knows_or_not(tmp_path: Path) -> None:
     both = Tokenizer.train("bpe", 80, TEXTS)
     both.add_tags(["<2fr>", "<2es>"])
-    run = tmp_path / "tagged"
-    small_translator(len(both)).save_pretrained(run / "model")
-    TokenizerPair(both, both).save(run / "model")
-    return run
-
-
-@pytest.mark.parametrize(
-    ("tags", "sentences", "warnings"),
-    [
-        ('["<2fr>", "<2es>"]', ["<2fr> a worm", " <2es>a worm", ""], []),
-        ('["<2fr>", "<2es>"]', ["<2fr> a worm", "a worm", "birds"], ["sentence 2 begins with no tag"]),
-        ('["<2fr>", "<2es>"]', ["<2de> a worm", "<2it> a worm"], ["sentence 1 begins with <2de>, which"]),
-        ('["<2fr>", "<2es>", ""]', ["a worm"], []),
-        ('["<2fr>", "<2es>", ""]', ["<2de> a worm"], ["sentence 1 begins with <2de>, which"]),
-        (None, ["a worm"], ["sentence 1 begins with no tag"]),
-        ("[]", ["a worm"], []),  # fine-tuned on sources without
-    ],
-)
-def test_sources_without_a_tag_of_the_model_are_warned_of_once(
-    tags: str | None, sentences: list[str], warnings: list[str], tagged: Path
-) -> None:
-    if tags is not None:
-        (tagged / "recipe.toml").write_text(f"[data]\ntags = {tags}\n", encoding="utf-8")
-    done = run_command("translate", "--model", str(tagged), *sentences)
+    small_translator(len(both)).save_pretrained(tmp_path / "model")
+    TokenizerPair(both, both).save(tmp_path / "model")
+    done = run_command("translate", "--model", str(tmp_path / "model"), "<2fr> a worm", "<2de> a worm")
     assert done.returncode == 0
-    assert len(done.stdout.splitlines()) == len(sentences)
-    lines = done.stderr.splitlines()
-    assert len(lines) == len(warnings)
-    for line, warning in zip(lines, warnings, strict=True):
-        assert line.startswith(f"regard: {warning}")
-        assert "<2fr>, <2es>" in line
-
-
-def test_one_tag_without_a_recipe_marks_some_of_the_sources(tagged: Path) -> None:
-    both = Tokenizer.train("bpe", 81, TEXTS)
-    both.add_tags(["<back>"])
-    TokenizerPair(both, both).save(tagged / "model")
-    done = run_command("translate", "--model", str(tagged / "model"), "a worm")
-    assert (done.returncode, done.stderr) == (0, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("regard: sentence 2: the model does not know")
 
 
 def test_the_name_of_a_file_is_no_sentence(folder: Path, tmp_path: Path) -> None:

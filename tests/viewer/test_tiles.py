@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import regard
-from regard.attention import statistics
 from regard.viewer import tiles
 from regard.viewer.responses import request
 from regard.viewer.tiles import HIGH, Cache, Tile, TilePyramid, Worker
@@ -74,8 +73,7 @@ def small_bands(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_zoom_is_the_pooled_matrix(
     name: str, pool: Any, small_bands: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (tiles, statistics):
-        monkeypatch.setattr(module, "CHUNK", 300)
+    monkeypatch.setattr(tiles, "CHUNK", 300)
     seen = seen_of(OPTIONS[name], length=101, heads=2, batch=1)
     w = seen[0].weights.dense()[0, 1]
     head = walked(TilePyramid(seen[0].head(1)))

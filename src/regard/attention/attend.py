@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args, ove
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
 from .backends import fused, reference, sdpa
 from .energies import Exact, ScaledDot
@@ -18,7 +19,7 @@ from .energy_matrix import EnergyMatrix, clear_hidden_keys, split
 from .masks import Dense, Mask, MaskMod
 from .modifiers import Modifier
 from .normalizers import FunctionNormalizer, Normalizer, Proportional, Softmax
-from .parts import AUTOCAST, check_device, differentiated_once, no_kernel, takes, traced
+from .parts import AUTOCAST, check_device, differentiated_once, no_kernel, plain, takes, traced
 from .ragged_sequences import JaggedBatch, Sequences
 from .weights import Weights
 
@@ -104,6 +105,10 @@ def attend(
       (vmap, jvp, …); the others are differentiated once, and backward.
     - `weights=True` also returns `Weights`, which computes any part or statistic of w (before dropout) from q and k.
     """
+    if energy is _SCALED_DOT and normalize is _SOFTMAX and backend == "auto" and not (dropout or weights or listeners):
+        done = _directly(q, k, v, mask)
+        if done is not None:
+            return done
     if _any_nested(q, k, v):
         batch = JaggedBatch.of(q, k, v)
         options: Options = {
@@ -125,6 +130,39 @@ def attend(
     if vector:
         z = z.squeeze(-2)
     return (z, Weights(energies, normalize, state, vector=vector)) if weights else z
+
+
+FEW = 1 << 14
+"""Energies of one matrix up to which the dense form of a mask is kept for the next call."""
+
+
+def _directly(q: Tensor, k: Tensor, v: Tensor, mask: AnyMask) -> Tensor | None:
+    """PyTorch's kernel for tensors on a CPU that need no more than these checks; None for all others.
+
+    A result that is not finite is computed again: keys that no query sees may hold NaN, and count as zeros.
+    """
+    if not (type(q) is type(k) is type(v) is Tensor and q.is_cpu and k.is_cpu and v.is_cpu and plain(q)):
+        return None
+    shape, keys = q.shape, k.shape
+    if len(shape) != 4 or keys != v.shape or shape[:2] != keys[:2] or shape[3] != keys[3] or q.is_nested:
+        return None
+    if not (q.dtype == k.dtype == v.dtype and q.dtype in _FLOATS) or torch.is_autocast_enabled("cpu"):
+        return None
+    if (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)) or no_kernel() is not None:
+        return None
+    if mask is None:
+        return scaled_dot_product_attention(q, k, v)
+    if not isinstance(mask, Mask) or shape[2] * keys[2] > FEW:
+        return None
+    if mask.is_causal:
+        z = scaled_dot_product_attention(q, k, v, None, 0.0, True)
+    else:
+        seen = mask.kept_dense((shape[0], shape[1]), shape[2], keys[2])
+        if seen is None:
+            return None
+        z = scaled_dot_product_attention(q, k, v, seen)
+    total = float(z.sum())
+    return z if total - total == 0 else None
 
 
 def _any_nested(*tensors: Tensor) -> bool:
@@ -388,6 +426,8 @@ def _fastest(energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: 
             return "sdpa"
         if on_gpu and _module("flex").refusal(*problem) is None:
             return "flex"
+    elif sdpa.refusal(energies, normalize, v, dropout) is None:
+        return "sdpa"
     return "reference" if _is_small(energies) or no_kernel() is not None else "fused"
 
 
@@ -465,7 +505,8 @@ def _why(name: str, energies: EnergyMatrix, normalize: Normalizer, v: Tensor) ->
         mask = energies.mask
         dense = f"the mask as a dense tensor of {energies.queries} × {energies.keys}"
         kind = "no mask" if mask is None else "its causal flag" if mask.is_causal else dense
-        return f"softmax over dot products: PyTorch's own kernel on {where}, with {kind}"
+        of = "dot products" if energies.form.kernel == "dot" else "distances, as products with one more column"
+        return f"softmax over {of}: PyTorch's own kernel on {where}, with {kind}"
     if name == "flex":
         return f"softmax over modified dot products: FlexAttention on {where}, skipping masked blocks"
     if name == "fused":

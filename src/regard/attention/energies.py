@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from .kernels import TRITON, additive_cpu
 from .parts import Part, depends_on_place, forward_mode, positive, readable, transformed
@@ -144,11 +145,67 @@ class DistanceForm(EnergyForm):
         near = square <= NEAR**2
         return square.masked_fill(near, 1).rsqrt().masked_fill(near, 1 / NEAR)
 
+    def has_kernel(self, device: str, precision: torch.dtype) -> bool:
+        return device == "cpu" and precision == torch.float32
+
+    def kernel_energies(self, a: Tensor, b: Tensor) -> Tensor:
+        return DistanceEnergies.apply(a, b, self.inverse)  # type: ignore[no-any-return]
+
     def cost(self, width: int) -> int:
         return 1
 
     def terms(self, q: Tensor, k: Tensor) -> Tensor | None:
         return None if self.inverse else (q - k).square() * -0.5
+
+
+class DistanceEnergies(torch.autograd.Function):
+    """The energies of float32 vectors by products in float64, |a − b|² = |a|² + |b|² − 2 a·b around the mean key.
+
+    What cancels there is far below the digits of float32, except for distances that are tiny beside the vectors: their
+    inverse is computed from the difference. With g'_ij = g_ij, or g_ij e_ij³ of inverse distances,
+
+        da_i = Σ_j g'_ij (b_j − a_i)        db_j = Σ_i g'_ij (a_i − b_j)
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, inverse: bool) -> Tensor:
+        left, right, rows, cols = _centred(a, b)
+        half = torch.baddbmm(cols.mT, left, right.mT, beta=-1).sub_(rows)  # −|a − b|² / 2
+        if not inverse:
+            e = half.to(a.dtype)
+        else:
+            square = half.mul_(-2)
+            near = square < NEARLY * torch.maximum(rows, cols.mT)
+            if bool(near.any()):
+                n, i, j = near.nonzero(as_tuple=True)
+                square[n, i, j] = (a[n, i].double() - b[n, j].double()).square().sum(-1)
+            e = square.clamp_min_(NEAR**2).rsqrt_().to(a.dtype)
+        ctx.save_for_backward(a, b, *((e,) if inverse else ()))
+        return e
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None]:
+        a, b, *rest = ctx.saved_tensors
+        left, right, _, _ = _centred(a, b)
+        g = g.double()
+        for e in rest:
+            g = g * e.double().pow_(3).masked_fill_(e >= 1 / NEAR, 0)
+        into_a = torch.baddbmm(left * g.sum(-1, keepdim=True), g, right, beta=-1)
+        into_b = torch.baddbmm(right * g.sum(-2)[..., None], g.mT, left, beta=-1)
+        return into_a.to(a.dtype), into_b.to(b.dtype), None
+
+
+NEARLY = 1e-8
+"""The share of |a|² or |b|² below which a squared distance is computed from the difference."""
+
+
+def _centred(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Queries and keys around the mean key, in float64, and half their squared lengths."""
+    centre = b.double().mean(-2, keepdim=True)
+    left, right = a - centre, b - centre
+    rows, cols = (x.square().sum(-1, keepdim=True).mul_(0.5) for x in (left, right))
+    return left, right, rows, cols
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
+from . import block_plan
+from .block_plan import Cut
 from .energies import DotForm, PairForm
 from .parts import exact, grid, positions, readable, unravel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
@@ -131,13 +133,28 @@ class EnergyMatrix:
         return replace(self, a=self.flatten(self.a), b=b, groups=1)
 
     def block(
-        self, n: Index, rows: Index, cols: Index, absent: float, buffer: Tensor | None = None
+        self, n: Index, rows: Index, cols: Index, absent: float, buffer: Tensor | None = None, cut: Cut | None = None
     ) -> Float[Tensor, "n rows cols"]:
         """Energies of some matrices, queries and keys, of flat energies. Differentiable where gradients are on.
 
-        With a `buffer` the result may use its memory, and is valid until the next call.
+        With a `buffer` the result may use its memory, and is valid until the next call. A `cut` of the plan knows which
+        of them the mask hides.
         """
-        a, b = (x.to(self.precision) for x in (self.a[n][:, rows], self.b[n][:, cols]))
+        return self.between(self.a[n][:, rows], self.b[n][:, cols], n, rows, cols, absent, buffer, cut)
+
+    def between(
+        self,
+        a: Float[Tensor, "n rows d"],
+        b: Float[Tensor, "n cols d"],
+        n: Index,
+        rows: Index,
+        cols: Index,
+        absent: float,
+        buffer: Tensor | None = None,
+        cut: Cut | None = None,
+    ) -> Float[Tensor, "n rows cols"]:
+        """`block` of queries and keys that were cut out before."""
+        a, b = a.to(self.precision), b.to(self.precision)
         with nullcontext() if self.form.opaque else exact(a.device):
             e = None if buffer is None else self.form.write(a, b, buffer)
             if e is None:
@@ -145,7 +162,11 @@ class EnergyMatrix:
         e = e.expand(a.shape[0], a.shape[1], b.shape[1])
         if self.form.opaque and not torch.is_grad_enabled():
             e = e.clone(memory_format=torch.contiguous_format)  # ours to write to: it may be a view of the inputs
-        return self.finished(e, n, rows, cols, absent)
+        if cut is None or not cut.known:
+            return self.finished(e, n, rows, cols, absent)
+        if self.modifiers:
+            e = replace(self, mask=None).finished(e, n, rows, cols, absent)
+        return e if cut.hidden is None else _hide(e, cut.hidden, absent)
 
     def finished(self, e: Tensor, n: Index, rows: Index, cols: Index, absent: float) -> Tensor:
         """Energies of a block after its modifiers and its mask."""
@@ -158,8 +179,7 @@ class EnergyMatrix:
             if any(modifier.opaque for modifier in self.modifiers) and not torch.is_grad_enabled():
                 e = e.clone(memory_format=torch.contiguous_format)  # ours to write to: a function may return its own
             if self.mask is not None:
-                hidden = ~self.mask(batch, i, j)
-                e = e.masked_fill(hidden, absent) if torch.is_grad_enabled() else e.masked_fill_(hidden, absent)
+                e = _hide(e, ~self.mask(batch, i, j), absent)
         return e
 
     def _has_kernel(self) -> bool:
@@ -167,16 +187,19 @@ class EnergyMatrix:
         some = 0 not in (*self.a.shape, *self.b.shape) and readable(self.a)
         return some and self.form.has_kernel(self.a.device.type, self.precision)
 
-    def blocks(self, count: int, queries: int, budget: int) -> Iterator[tuple[range, range]]:
-        """Cut `count` matrices of `queries` whole rows into blocks of about `budget` numbers: which, which rows."""
+    def blocks(self, entries: Sequence[int], queries: Sequence[int], budget: int, whole: bool = False) -> Iterator[Cut]:
+        """Blocks of about `budget` numbers, of some matrices and queries, with the keys that some of these queries see;
+        with all keys where `whole`, or where there is no plan.
+        """
         cost = 1 if self._has_kernel() else self.form.cost(self.a.shape[-1])
-        budget *= ON_GPU if self.a.is_cuda else 1
-        per_row = max(1, self.keys * cost)
-        tall = max(1, min(queries, budget // per_row))
-        deep = max(1, min(count, budget // (per_row * tall)))
-        for n in range(0, count, deep):
-            for i in range(0, queries, tall):
-                yield range(n, min(n + deep, count)), range(i, min(i + tall, queries))
+        budget = budget * (ON_GPU if self.a.is_cuda else 1) // max(1, cost)
+        plan = None if whole else block_plan.plan(self, entries, queries)
+        if plan is None or self.mask is None:
+            every = Cut(slice(0, len(entries)), slice(0, len(queries)), slice(0, self.keys), None, self.mask is None)
+            yield from every.split(budget)
+            return
+        for cut in plan.cuts(self.mask):
+            yield from cut.split(budget)
 
     def interval(self, entries: Int[Tensor, " n"], queries: Int[Tensor, " q"]) -> Interval | None:
         """Start and stop of the keys that queries see, each [n or 1, q or 1]; None where the mask is no interval."""
@@ -188,41 +211,13 @@ class EnergyMatrix:
         start, stop = (x.reshape(*[1] * (3 - x.dim()), *x.shape).squeeze(-1) for x in torch.broadcast_tensors(*bounds))
         return start, stop
 
-    def visible(self, entries: Index, queries: Index) -> Visible | None:
-        """Where the keys lie that some queries see; None where the mask is no interval, or cannot be read."""
-        if self.mask is None:
-            return Visible(0, 0, self.keys, self.keys)
-        device = self.a.device
-        bounds = self.interval(positions(entries, device), positions(queries, device))
-        if bounds is None or not readable(bounds[1]) or not bounds[1].numel():
-            return None
-        first, stop = bounds
-        return Visible(*torch.stack([first.amin(), first.amax(), stop.amin(), stop.amax()]).tolist())
-
-    def unmasked(self) -> EnergyMatrix:
-        return replace(self, mask=None)
-
     def intervals(self) -> Interval | None:
         """The same for all matrices and queries."""
         return self.interval(*(torch.arange(n, device=self.a.device) for n in (self.count, self.queries)))
 
 
-class Visible(NamedTuple):
-    """Of the keys that some queries see, each an interval: where the first and the last of these intervals begin, and
-    where they end."""
-
-    least_first: int
-    most_first: int
-    least_stop: int
-    most_stop: int
-
-    def some_of(self, cols: slice) -> bool:
-        """Whether some query may see some of these keys."""
-        return bool(self.least_first < cols.stop and self.most_stop > cols.start)
-
-    def all_of(self, cols: slice) -> bool:
-        """Whether every query sees all of them."""
-        return bool(self.most_first <= cols.start and self.least_stop >= cols.stop)
+def _hide(e: Tensor, hidden: Tensor, absent: float) -> Tensor:
+    return e.masked_fill(hidden, absent) if torch.is_grad_enabled() else e.masked_fill_(hidden, absent)
 
 
 def split(

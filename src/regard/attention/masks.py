@@ -34,6 +34,7 @@ from .parts import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
 
     from jaxtyping import Bool, Int
     from torch import Tensor
@@ -83,6 +84,9 @@ class Mask(Part):
     """Whether every interval that `bounds` gives begins at key 0."""
     seen: Tensor | None = None
     """The boolean tensor, of a mask made from one."""
+    fixed: bool = False
+    """Whether the rule stays as it is: it asks no tensor or function of a user's."""
+    _kept: tuple[tuple[tuple[int, ...], int, int], Tensor] | None = None
 
     @property
     def is_causal(self) -> bool:
@@ -111,6 +115,21 @@ class Mask(Part):
         """The mask as a boolean tensor that broadcasts to [*batch, T_q, T_k]."""
         rule = self.resolve(queries, keys)
         return rule(*grid(batch, queries, keys, device))
+
+    def kept_dense(self, batch: tuple[int, ...], queries: int, keys: int) -> Bool[Tensor, "..."] | None:
+        """`dense` on the CPU, as it was made for the last call of this shape; None where it may change."""
+        if not self.fixed:
+            return None
+        if self._kept is None or self._kept[0] != (batch, queries, keys):
+            rule = self.resolve(queries, keys)
+            rule.check(batch, queries, keys)
+            self._kept = (batch, queries, keys), rule.dense(batch, queries, keys, torch.device("cpu"))
+        return self._kept[1]
+
+    def map_tensors(self, function: Callable[[Tensor], Tensor]) -> Self:
+        part = super().map_tensors(function)
+        part._kept = None
+        return part
 
     def hidden(
         self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device
@@ -170,6 +189,7 @@ class _Pair(Mask):
     def __init__(self, left: Mask, right: Mask) -> None:
         self.left, self.right = left, right
         self.starts_at_first = left.starts_at_first and right.starts_at_first
+        self.fixed = left.fixed and right.fixed
 
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         self.left.check(batch, queries, keys)
@@ -227,7 +247,7 @@ class Or(_Pair):
 
 class Not(Mask):
     def __init__(self, inner: Mask) -> None:
-        self.inner = inner
+        self.inner, self.fixed = inner, inner.fixed
 
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         self.inner.check(batch, queries, keys)
@@ -304,6 +324,8 @@ CORNERS = "top-left", "bottom-right"
 
 
 class Causal(Mask):
+    fixed = True
+
     starts_at_first = True
 
     def __init__(self, offset: int | str | Tensor) -> None:
@@ -368,6 +390,8 @@ def causal(offset: int | Literal["top-left", "bottom-right"] | list[int] | Int[T
 
 
 class Window(Mask):
+    fixed = True
+
     def __init__(self, size: int, center: Tensor | None, offset: int) -> None:
         whole("window's size", size)
         if size < 1:
@@ -438,6 +462,7 @@ def window(size: int, *, center: Tensor | None = None, offset: int = 0) -> Mask:
 class _Lengths(Mask):
     """Rules about the first `length` positions of each entry of the batch."""
 
+    fixed = True
     starts_at_first = True
     name, side = "padding", "keys"
 
@@ -536,6 +561,8 @@ def prefix(size: int | list[int] | Int[Tensor, " *batch"]) -> Mask:
 
 
 class Documents(Mask):
+    fixed = True
+
     def __init__(self, queries: Tensor, keys: Tensor) -> None:
         for ids in (queries, keys):
             if ids.is_floating_point() or ids.dtype == torch.bool or ids.dim() == 0:
@@ -571,7 +598,10 @@ class Documents(Mask):
         ids = leading_entries(self.keys, batch, torch.arange(keys, device=i.device))  # [k] or [n, 1, k]
         if ids.dim() > 1 or wanted.dim() > 1:
             lead = torch.broadcast_shapes(ids.shape[:-2], wanted.shape[:-1])
-            ids, wanted = ids.reshape(-1, keys).expand(*lead, keys), wanted.expand(*lead, wanted.shape[-1])
+            ids, wanted = (
+                (ids.squeeze(-2) if ids.dim() > 1 else ids).expand(*lead, keys),
+                wanted.expand(*lead, wanted.shape[-1]),
+            )
         start, stop = (
             torch.searchsorted(ids.contiguous(), wanted.contiguous(), right=right) for right in (False, True)
         )

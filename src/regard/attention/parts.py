@@ -14,6 +14,7 @@ import functools
 import inspect
 from contextlib import nullcontext
 from copy import copy
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
@@ -108,7 +109,7 @@ def plain(*tensors: torch.Tensor) -> bool:
     """Whether a kernel may be called without the dispatcher: nothing traces the call, observes it, or wraps tensors."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return False
-    return {type(x) for x in tensors} <= _PLAIN
+    return all(type(x) in _PLAIN for x in tensors)
 
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -373,7 +374,7 @@ class Part:
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of the constructor, by name."""
-        return {name: getattr(self, name) for name in _argument_names(type(self))}
+        return {name: getattr(self, name) for name in _argument_names(type(self))}  # type: ignore[arg-type]
 
     def tensors(self) -> list[Tensor]:
         """The tensors it holds, those of parts inside it included."""
@@ -460,6 +461,7 @@ class Part:
         return part(tensors.get(part.trace_key + place, first), **settings)  # type: ignore[no-any-return]
 
 
+@cache
 def _argument_names(part: type[Part]) -> tuple[str, ...]:
     code = getattr(part.__init__, "__code__", None)
     return () if code is None else code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]

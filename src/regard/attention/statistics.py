@@ -5,14 +5,14 @@ One pass over the blocks serves any number of statistics; those that are not req
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from .normalizers import RowState, Softmax, largest, mark_empty
+from .normalizers import RowState
 from .parts import positions, span, traced
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
+    from .block_plan import Cut
     from .energy_matrix import EnergyMatrix
     from .normalizers import Normalizer
     from .parts import Index
@@ -73,7 +74,7 @@ class Cells:
 class Block(NamedTuple):
     """Rows of some matrices: their weights, log-weights where asked for, and where they belong.
 
-    Keys after the last one that any of these rows sees may be left out; their weights are zero.
+    Keys before the first and after the last that some of these rows see may be left out; their weights are zero.
     """
 
     w: Float[Tensor, "n rows k"]
@@ -82,6 +83,12 @@ class Block(NamedTuple):
     rows: slice
     queries: Int[Tensor, " rows"]
     """Which queries of the model these rows are; `rows` counts within what was selected."""
+    first: int = 0
+    """The key of the first column. Blocks for statistics of your own begin at key 0."""
+
+    @property
+    def cols(self) -> slice:
+        return slice(self.first, self.first + self.w.shape[-1])
 
 
 class Top(NamedTuple):
@@ -152,7 +159,8 @@ class Largest:
 
     def add(self, block: Block) -> None:
         at = block.n, block.rows
-        self.values[at], self.indices[at] = block.w.topk(self.k, dim=-1)
+        self.values[at], keys = block.w.topk(self.k, dim=-1)
+        self.indices[at] = keys + block.first
 
     @property
     def result(self) -> Top:
@@ -164,7 +172,7 @@ class Received:
         self.result = shape.full(0, shape.matrices, shape.keys)
 
     def add(self, block: Block) -> None:
-        self.result[block.n, : block.w.shape[-1]] += block.w.sum(-2)
+        self.result[block.n, block.cols] += block.w.sum(-2)
 
 
 class Offsets:
@@ -176,7 +184,7 @@ class Offsets:
         keys = block.w.shape[-1]
         if not keys:
             return
-        j = block.queries[:, None] + self.offsets  # [rows, offsets]
+        j = block.queries[:, None] + self.offsets - block.first  # [rows, offsets]
         there = (j >= 0) & (j < keys)
         w = block.w.gather(-1, j.clamp(0, keys - 1).expand(block.w.shape[0], -1, -1))
         self.result[block.n, block.rows] = w * there
@@ -188,7 +196,7 @@ class On:
         self.result = shape.full(0, shape.matrices, shape.queries)
 
     def add(self, block: Block) -> None:
-        chosen = (self.chosen[block.n] if self.chosen.shape[0] > 1 else self.chosen)[:, : block.w.shape[-1]]
+        chosen = (self.chosen[block.n] if self.chosen.shape[0] > 1 else self.chosen)[:, block.cols]
         self.result[block.n, block.rows] = (block.w @ chosen[..., None]).squeeze(-1)
 
 
@@ -200,16 +208,21 @@ class Map:
         self.cells = shape.full(-torch.inf if self.pool == "max" else 0.0, shape.matrices, *size)
         if 0 in size:
             return  # no queries or no keys
-        rows, cols = Cells.edges(shape.queries, size[0]), Cells.edges(shape.keys, size[1])
-        self.cols = Cells(cols, shape.device)
-        height, width = (torch.tensor(edges, device=shape.device).diff() for edges in (rows, cols))
+        self.edges = Cells.edges(shape.keys, size[1])
+        edges = Cells.edges(shape.queries, size[0]), self.edges
+        height, width = (torch.tensor(x, device=shape.device).diff() for x in edges)
         self.cell = torch.arange(size[0], device=shape.device).repeat_interleave(height)  # the cell of each row
         self.area = height[:, None] * width
 
     def add(self, block: Block) -> None:
         if not self.cells.numel():
             return
-        pooled = self.cols.pool(block.w, -1, self.pool)
+        cols = block.cols
+        first, last = bisect_right(self.edges, cols.start) - 1, bisect_left(self.edges, cols.stop)
+        edges = self.edges[first : last + 1]  # of the cells that these keys meet; all other keys weigh 0
+        pooled = torch.nn.functional.pad(block.w, (cols.start - edges[0], edges[-1] - cols.stop))
+        pooled = Cells(edges, block.w.device).pool(pooled, -1, self.pool)
+        pooled = torch.nn.functional.pad(pooled, (first, self.cells.shape[-1] - last))
         cell, reduce = self.cell[block.rows], "amax" if self.pool == "max" else "sum"
         self.cells[block.n].scatter_reduce_(1, cell[:, None].expand(pooled.shape), pooled, reduce)
 
@@ -225,7 +238,7 @@ class Fidelity:
 
     def add(self, block: Block) -> None:
         out = self.out[block.n, block.rows].to(block.w.dtype)
-        difference = block.w @ self.v[block.n, : block.w.shape[-1]].to(block.w.dtype) - out
+        difference = block.w @ self.v[block.n, block.cols].to(block.w.dtype) - out
         self.error[block.n] += difference.square().sum((-2, -1))
         self.norm[block.n] += out.square().sum((-2, -1))
 
@@ -373,11 +386,10 @@ def flat_outputs(
 BLOCK = 1 << 20
 """Numbers in one block of rows: 4 MiB of float32, which stay in cache between the statistics that read them."""
 
-STEP = 512
-"""Rows that see few keys are computed up to the next multiple of it: blocks of one shape are cheaper to add up."""
 
-
-def blocks(weights: Weights, with_log: bool = False, least: int = 1, whole: bool = False) -> Iterator[Block]:
+def blocks(
+    weights: Weights, with_log: bool = False, least: int = 1, whole: bool = False, from_first: bool = False
+) -> Iterator[Block]:
     """The weights of the selected rows, with all keys where `whole`, else with those that are seen, `least` at least.
 
     Where weights may be negative there are always all keys: the zeros of masked keys can be the largest.
@@ -391,72 +403,66 @@ def blocks(weights: Weights, with_log: bool = False, least: int = 1, whole: bool
     first = sources[0][1]
     # Two buffers for all blocks: a fresh 4 MiB tensor per operation costs more in page faults than in work.
     buffers = tuple(torch.empty(0, dtype=first.precision, device=first.device) for _ in range(2))
-    for n, rows, entries, queries in _parts(first, first.flat()):
-        last = weights.keys if whole else min(weights.keys, max(least, _reach(first.flat(), entries, queries)))
+    for cut in first.flat().blocks(weights.entries, weights.queries, BLOCK, whole):
+        cut = _widened(cut, least, from_first, weights.keys)
         if not weights.terms:
-            w, log = _rows(first, n, rows, last, with_log, *buffers)
+            w, log = _rows(first, cut, with_log, *buffers)
         else:
-            w = buffers[0].new_zeros(n.stop - n.start, rows.stop - rows.start, last)
+            w = buffers[0].new_zeros(cut.shape)
             for factor, one in factors:
-                own = _rows(one, n, rows, last, False, *buffers)[0]
-                w.add_(own * (factor[n, rows] if isinstance(factor, torch.Tensor) else factor))
+                own = _rows(one, cut._replace(known=False), False, *buffers)[0]
+                w.add_(own * (factor[cut.n, cut.rows] if isinstance(factor, torch.Tensor) else factor))
             log = w.log() if with_log else None
-        yield Block(w, log, n, rows, positions(queries, weights.device))
+        queries = span(weights.queries[cut.rows], weights.device)
+        yield Block(w, log, cut.n, cut.rows, positions(queries, weights.device), cut.cols.start)  # type: ignore[union-attr]
+
+
+def _widened(cut: Cut, least: int, from_first: bool, keys: int) -> Cut:
+    """The same with keys that lie side by side, `least` at least, from the first key on where it is to be so."""
+    cols, known = cut.cols, cut.known
+    if not isinstance(cols, slice):
+        cols, known = slice(int(cols[0]), int(cols[-1]) + 1), False
+    first = 0 if from_first else max(0, min(cols.start, keys - least))
+    last = min(keys, max(cols.stop, first + least))
+    return cut._replace(cols=slice(first, last), known=known and (first, last) == (cols.start, cols.stop))
 
 
 def _rows(
-    weights: Weights, n: slice, rows: slice, last: int, with_log: bool, first: Tensor, second: Tensor
-) -> tuple[Float[Tensor, "n rows last"], Float[Tensor, "n rows last"] | None]:
+    weights: Weights, cut: Cut, with_log: bool, first: Tensor, second: Tensor
+) -> tuple[Float[Tensor, "n rows cols"], Float[Tensor, "n rows cols"] | None]:
     """The weights of some of the selected matrices and rows, and their logarithms, in the memory of the buffers."""
+    n, rows, cols = cut.n, cut.rows, cut.cols
     normalize, state = weights.normalize, weights.row_state().map(lambda x: x[n, rows])
     at = span(weights.entries[n], weights.device), span(weights.queries[rows], weights.device)
-    e = weights.flat().block(*at, slice(0, last), normalize.absent, first)
+    e = weights.flat().block(*at, cols, normalize.absent, first, cut)
     log = normalize.log_weigh_rows(e, state)
     if log is not None:
         return torch.exp(log, out=second.resize_(log.shape)) if with_log else log.exp_(), log
-    w = normalize.weigh_rows(e, state, torch.arange(last, device=weights.device))
+    w = normalize.weigh_rows(e, state, positions(cols, weights.device))
     return w, w.log() if with_log else None
-
-
-def _parts(weights: Weights, energies: EnergyMatrix) -> Iterator[tuple[slice, slice, Index, Index]]:
-    """Per block its place among the selected matrices and rows, and which matrices and queries these are."""
-    for some, few in energies.blocks(len(weights.entries), len(weights.queries), BLOCK):
-        n, rows = slice(some.start, some.stop), slice(few.start, few.stop)
-        yield n, rows, span(weights.entries[n], weights.device), span(weights.queries[rows], weights.device)
-
-
-def _reach(energies: EnergyMatrix, entries: Index, queries: Index) -> int:
-    """How many keys, counted from the first, these queries can see at most, rounded up to a multiple of `STEP`."""
-    if (
-        energies.mask is None or energies.keys <= STEP or energies.a.device.type != "cpu"
-    ):  # a GPU's numbers are waited for
-        return energies.keys
-    seen = energies.visible(entries, queries)
-    return energies.keys if seen is None else min(energies.keys, -(-seen.most_stop // STEP) * STEP)
 
 
 # Row states
 
 
 @torch.no_grad()
-def row_state(weights: Weights) -> RowState:
-    """The state of the selected rows, from their energies."""
+def row_state(weights: Weights, whole: bool = False) -> RowState:
+    """The state of the selected rows, from their energies; of rows of large energies from all keys at once."""
     energies, normalize = weights.flat(), weights.normalize
     rest = energies.a.new_empty(len(weights.entries), len(weights.queries), dtype=energies.precision)
     anchor, anchored = torch.empty_like(rest), False
-    by_chunks = energies.keys > 4 * STEP and _is_softmax(normalize)
-    for n, rows, entries, queries in (_bands if by_chunks else _parts)(weights, energies):
-        if by_chunks:
-            own = _joined(
-                [normalize.row_state(e) for _, e in _chunks(weights, entries, queries)], normalize, rest[n, rows]
-            )
-        else:
-            e = energies.block(entries, queries, slice(0, energies.keys), normalize.absent)
-            own = normalize.of_block(energies.batch, entries).row_state(e)
-        rest[n, rows] = own.rest
+    for cut in energies.blocks(weights.entries, weights.queries, BLOCK, whole or not normalize.pointwise):
+        entries, queries = (span(x, weights.device) for x in (weights.entries[cut.n], weights.queries[cut.rows]))
+        e = energies.block(entries, queries, cut.cols, normalize.absent, None, cut)
+        own = normalize.of_block(energies.batch, entries).row_state(e)
+        number = own.rest
+        if normalize.selects_key:
+            number = torch.where(number < 0, number, positions(cut.cols, number.device)[number.clamp_min(0)])
+        rest[cut.n, cut.rows] = number
         if own.anchor is not None:
-            anchor[n, rows], anchored = own.anchor, True
-    return normalize.joined(RowState(rest, anchor if anchored else None))
+            anchor[cut.n, cut.rows], anchored = own.anchor, True
+    state = normalize.joined(RowState(rest, anchor if anchored else None))
+    return state if whole or state.anchor is None else row_state(weights, whole=True)
 
 
 def logsumexp(weights: Weights, energies: EnergyMatrix, normalize: Normalizer) -> Float[Tensor, "n rows"]:
@@ -472,122 +478,19 @@ def logsumexp(weights: Weights, energies: EnergyMatrix, normalize: Normalizer) -
     if traced():
         return block(span(weights.entries, weights.device), span(weights.queries, weights.device))
     total = energies.a.new_empty(len(weights.entries), len(weights.queries), dtype=energies.precision)
-    for n, rows, entries, queries in _parts(weights, energies):
-        total[n, rows] = checkpoint(block, entries, queries, use_reentrant=False)
+    for cut in energies.blocks(weights.entries, weights.queries, BLOCK, whole=True):
+        entries, queries = (span(x, weights.device) for x in (weights.entries[cut.n], weights.queries[cut.rows]))
+        total[cut.n, cut.rows] = checkpoint(block, entries, queries, use_reentrant=False)
     return total
-
-
-# Softmax some keys at a time: long rows would leave the cache, and a mask that hides a chunk saves its energies
-
-CHUNK = 1 << 19
-"""Energies in memory at once: 2 MiB, which stay in cache between the steps that read them, and leave less to compute
-of what a causal mask hides."""
-TALL = 512
-"""Queries of one chunk: with fewer of them, less is computed of what a causal mask hides."""
-SMALL_BLOCK = 8
-"""Keys up to which a block is pooled by halves."""
-LOG2E = math.log2(math.e)
-
-
-def _is_softmax(normalize: Normalizer) -> bool:
-    """A sink's share is in the row state, not among the keys; a subclass may compute something else."""
-    return type(normalize) is Softmax and normalize.sink is None
-
-
-def _bands(weights: Weights, energies: EnergyMatrix) -> Iterator[tuple[slice, slice, Index, Index]]:
-    """`_parts` of one matrix and `TALL` queries each."""
-    for at, entry in enumerate(weights.entries):
-        for row in range(0, len(weights.queries), TALL):
-            rows = slice(row, min(row + TALL, len(weights.queries)))
-            yield slice(at, at + 1), rows, slice(entry, entry + 1), span(weights.queries[rows], weights.device)
-
-
-def _chunks(weights: Weights, entries: Index, queries: Index, multiple: int = 1) -> Iterator[tuple[slice, Tensor]]:
-    """Energies [n, rows, keys] of a band, a `multiple` of keys at a time in the same memory, without hidden ones."""
-    energies = weights.flat()
-    unmasked, seen = energies.unmasked(), energies.visible(entries, queries)
-    height = queries.stop - queries.start if isinstance(queries, slice) else len(queries)
-    wide, buffer = multiple * max(1, CHUNK // (height * multiple)), energies.a.new_empty(0, dtype=energies.precision)
-    for start in range(0, energies.keys, wide):
-        cols = slice(start, min(start + wide, energies.keys))
-        if seen is None or seen.some_of(cols):
-            some = unmasked if seen is not None and seen.all_of(cols) else energies
-            yield cols, some.block(entries, queries, cols, -torch.inf, buffer)
-
-
-def _joined(parts: list[RowState], normalize: Normalizer, like: Tensor) -> RowState:
-    """The softmax state of rows from those of their chunks of keys, each with its own maximum as the anchor."""
-    if not parts:
-        return RowState(torch.full_like(like, torch.inf), torch.zeros_like(like))
-    rest = torch.stack([part.rest for part in parts])  # [chunks, n, rows]
-    anchors = torch.stack([part.anchor for part in parts if part.anchor is not None])
-    seen = rest != torch.inf
-    anchor = anchors.masked_fill(~seen, -torch.inf).amax(0)
-    anchor = anchor.masked_fill(anchor == -torch.inf, 0)
-    moved = (anchors - anchor) / normalize.temperature
-    return RowState(mark_empty((rest + moved).masked_fill(~seen, -torch.inf).logsumexp(0)), anchor)
 
 
 @torch.no_grad()
 def pool_keys(weights: Weights, block: int) -> tuple[Float[Tensor, "n rows cells"], Float[Tensor, "n rows cells"]]:
-    """The largest weight and the sum of each `block` of keys, for every selected row.
-
-    For softmax in one pass, which finds the row states, too: in each chunk of keys the sums are of exp(e − m) with the
-    chunk's own maximum m. After the last chunk the row state is known and rescales them (Milakov & Gimelshein 2018).
-    """
+    """The largest weight and the sum of each `block` of keys, for every selected row."""
     shape = len(weights.entries), len(weights.queries), -(-weights.keys // block)
     maxima = torch.full(shape, -torch.inf, dtype=weights.precision, device=weights.device)
-    sums = torch.zeros_like(maxima)
-    if weights.terms or not _is_softmax(weights.normalize):
-        cells = Cells.blocks(weights.keys, block, weights.device)
-        for some in blocks(weights, whole=True):
-            maxima[some.n, some.rows] = cells.pool(some.w, -1, "max")
-            sums[some.n, some.rows] = cells.pool(some.w, -1, "mean")
-        return maxima, sums
-    normalize = weights.normalize
-    rest, anchor = (torch.empty(shape[:2], dtype=weights.precision, device=weights.device) for _ in range(2))
-    for n, rows, entries, queries in _bands(weights, weights.flat()):
-        high, total = maxima[n, rows], sums[n, rows]
-        parts, places = [], []
-        for cols, e in _chunks(weights, entries, queries, block):
-            e, at = e.div_(normalize.temperature), slice(cols.start // block, -(-cols.stop // block))
-            high[..., at] = _pooled(e, block, "max")
-            m = largest(high[..., at])
-            total[..., at] = _pooled(_exp_(e.sub_(m)), block, "mean")
-            parts.append(RowState(mark_empty(total[..., at].sum(-1).log()), m[..., 0]))
-            places.append(at)
-        state = _joined(parts, _SOFTMAX, rest[n, rows])
-        assert state.anchor is not None
-        for at, part in zip(places, parts, strict=True):
-            assert part.anchor is not None
-            total[..., at] *= ((part.anchor - state.anchor) - state.rest).exp()[..., None]
-        _exp_(high.sub_(state.anchor[..., None]).sub_(state.rest[..., None]))
-        rest[n, rows], anchor[n, rows] = state.rest, state.anchor * normalize.temperature
-    weights.keep_state(normalize.joined(RowState(rest, anchor)))
+    sums, cells = torch.zeros_like(maxima), Cells.blocks(weights.keys, block, weights.device)
+    for some in blocks(weights, whole=True):
+        maxima[some.n, some.rows] = cells.pool(some.w, -1, "max")
+        sums[some.n, some.rows] = cells.pool(some.w, -1, "mean")
     return maxima, sums
-
-
-def _pooled(x: Float[Tensor, "n rows keys"], block: int, pool: str) -> Float[Tensor, "n rows cells"]:
-    """The maximum or the sum of each block of keys; of small blocks by halves: torch is slow along a few numbers."""
-    if block > SMALL_BLOCK:
-        return Cells.blocks(x.shape[-1], block, x.device).pool(x, -1, pool)
-    if pool == "max" and x.device.type == "cpu":  # three times as fast as by halves
-        return torch.nn.functional.max_pool1d(x, block, ceil_mode=True)
-    while block > 1:
-        if x.shape[-1] % 2:
-            x = torch.nn.functional.pad(x, (0, 1), value=-torch.inf if pool == "max" else 0.0)
-        even, odd = x[..., 0::2], x[..., 1::2]
-        x = torch.maximum(even, odd) if pool == "max" else even + odd
-        block //= 2
-    return x
-
-
-def _exp_(x: Tensor) -> Tensor:
-    """e^x in place, as 2^(x log₂ e).
-
-    The exp of MKL, which torch calls on CPU, takes 5 to 30 times as long where the result underflows, as behind a mask.
-    """
-    return x.mul_(LOG2E).exp2_()
-
-
-_SOFTMAX = Softmax()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from . import statistics
+from . import block_plan, statistics
 from .energy_matrix import EnergyMatrix
 from .kernels import statistics as kernels
 from .normalizers import RowState, Unchanged, mark_empty
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
     Term = tuple[float | Tensor, "Weights"]
     """A factor, a number or [*batch, T_q, 1], and what it multiplies."""
-
-SOME = 1 << 14
-"""Energies from which on it is worth looking whether a mask hides any of them."""
 
 
 class Weights:
@@ -283,8 +280,8 @@ class Weights:
         """Whether any of these queries may see any of these keys: where a mask surely hides them all, False."""
         for _, one in self.sources:
             part = one.rows(rows)
-            seen = part.flat().visible(*part._index())
-            if seen is None or seen.some_of(cols):
+            plan = block_plan.plan(part.flat(), part.entries, part.queries)
+            if plan is None or plan.some_of(cols):
                 return True
         return False
 
@@ -320,9 +317,6 @@ class Weights:
         j, (n, rows), normalize, state = span(keys, self.device), self._index(), self.normalize, self.row_state()
         if state.anchor is None and normalize.pointwise:
             energies = self.flat()
-            if isinstance(j, slice) and energies.mask is not None and len(self.queries) * len(keys) >= SOME:
-                seen = energies.visible(n, rows)
-                energies = energies.unmasked() if seen is not None and seen.all_of(j) else energies
             e = energies.block(n, rows, j, normalize.absent)
             return normalize.weigh_rows(e, state, positions(j, self.device))
         # From whole rows: where energies are large, those of single blocks may be rounded otherwise.
@@ -550,9 +544,8 @@ def answers(
     shape = statistics.Shape(len(weights.entries), len(weights.queries), weights.keys, kind, weights.device)
     own = {name: table[name].of_blocks(shape, x) for name, x in asked.items() if name not in results}
     every: list[Statistic] = [*own.values(), *also]
-    # The cells of a map reach to the last key; every other statistic can skip keys that no row sees.
-    with_log, least, whole = "entropy" in own, asked.get("top") or 1, "map" in own
-    for block in blocks(weights, with_log, least, whole) if every else ():
+    least = asked.get("top") or 1
+    for block in blocks(weights, "entropy" in own, least, from_first=bool(also)) if every else ():
         if products is not None:
             block = block._replace(w=contributed(block, *products))
         for statistic in every:
@@ -564,6 +557,6 @@ def contributed(block: Block, v: Tensor, g: Tensor, finite: bool) -> Tensor:
     """C_ij = w_ij (g_i · v_j) of a block of weights."""
     kind = torch.promote_types(block.w.dtype, torch.promote_types(v.dtype, g.dtype))
     with exact(v.device):
-        c = (g[block.n, block.rows].to(kind) @ v[block.n, : block.w.shape[-1]].to(kind).mT).mul_(block.w)
+        c = (g[block.n, block.rows].to(kind) @ v[block.n, block.cols].to(kind).mT).mul_(block.w)
     # A key of weight 0 contributes 0, also if its value is NaN or ∞, as padding may be.
     return c if finite else c.masked_fill_(block.w == 0, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,8 +32,6 @@ PairTexts = Annotated[
 PairFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Pairs: TSV, CSV, JSONL, Parquet, …; instead of arguments.")
 ]
-TAG = re.compile(r"<[^<>\s]{1,40}>")
-"""What looks like a tag, as <2fr>."""
 
 
 @app.command()
@@ -115,7 +112,6 @@ def translate(
     settings["best"] = best
     where = "sentence " if sentences else "line " if file is None else f"{file}:"
     count = failures = 0
-    tag_is_known = True
 
     def refused(number: int, reason: str) -> None:
         nonlocal failures
@@ -127,9 +123,6 @@ def translate(
             if isinstance(item, RowProblem):
                 refused(number - count, f"is no text: {item.reason}")
                 continue
-            if tag_is_known and (problem := _tag_problem(item, loaded.tags)):
-                tag_is_known = False  # said once
-                remark(f"{where}{number} {problem}")
             _warn_unknown(loaded, item, f"{where}{number}")
         translations: Iterable[Translation] = translate_texts(
             loaded.model,
@@ -150,27 +143,11 @@ def translate(
         raise typer.Exit(1)
 
 
-def _tag_problem(text: str, tags: tuple[str, ...]) -> str | None:
-    """What is wrong with the beginning of a source, for a model that was trained with these tags before sources."""
-    begin, known = text.lstrip(), [tag for tag in tags if tag]
-    if not known or not begin or begin.startswith(tuple(known)):
-        return None
-    names = ", ".join(known)
-    if tag := TAG.match(begin):
-        return f"begins with {tag[0]}, which this model does not know: {names}"
-    if "" in tags:
-        return None
-    example = f"{known[0]} {begin:.40}"
-    return f"begins with no tag, and this model knows tags, which its sources begin with: {names}, as in {example!r}"
-
-
 def _warn_unknown(loaded: Pretrained, text: str, where: str) -> None:
     from ..decoding.translation import no_text
 
     if no_text(text) is None:
-        untagged = TAG.sub("", text.lstrip(), count=1) if loaded.tags and TAG.match(text.lstrip()) else text
-        unknown = loaded.tokenizers.source.unknown_parts(untagged)
-        warn_unknown_words(unknown, "what it writes for that is a guess", where)
+        warn_unknown_words(loaded.tokenizers.source.unknown_parts(text), "what it writes for that is a guess", where)
 
 
 def _draw(translation: Translation, show: bool, save_plot: Path | None) -> None:

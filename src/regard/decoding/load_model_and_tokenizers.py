@@ -44,8 +44,6 @@ class Pretrained:
     search: SearchSettings
     update: int | None = None
     """Of a run that is not finished: the update that the weights are of."""
-    tags: tuple[str, ...] = ()
-    """What sources began with in training (data.tags); "" where some began with none."""
 
     @property
     def weights_sha256(self) -> str | None:
@@ -94,7 +92,7 @@ def load(
         model = model.bfloat16()
     recipe, run = _recipe(place.run), place.run
     update = None if place.snapshot is None else _say_update(name, place.snapshot)
-    return Pretrained(model, tokenizers, place.folder, run, _search(recipe, run), update, _tags(recipe, tokenizers))
+    return Pretrained(model, tokenizers, place.folder, run, _search(recipe, run), update)
 
 
 def load_ensemble(
@@ -274,17 +272,6 @@ def _search(recipe: dict[str, Any], run: Path | None) -> SearchSettings:
         if type(value) not in ((int,) if name == "beams" else (int, float)) or value < 0:
             raise ValueError(f"{file}: search.{name} is {value!r:.40}; it should be a number ≥ 0")
     return settings  # type: ignore[return-value]
-
-
-def _tags(recipe: dict[str, Any], tokenizers: TokenizerPair) -> tuple[str, ...]:
-    """The tags of the source vocabulary, and "" where sources without one were trained on."""
-    tags = tuple(getattr(tokenizers.source, "tags", ()))
-    data = recipe.get("data")
-    given = data.get("tags", []) if isinstance(data, dict) else None
-    # No tags in the recipe: the tags are those of the model that training began with. One tag alone, without a recipe
-    # to ask, marks some of the sources: before all of them it would say nothing.
-    untagged = not given or "" in given if isinstance(given, list) else len(tags) == 1
-    return (*tags, "") if tags and untagged else tags
 
 
 # Exports: where they are, when they may be replaced, and which weights they were made from

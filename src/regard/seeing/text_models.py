@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from ..files import CHECKSUMS, cache_folder, replacing_folder, sha256, write_checksums
+from ..files import cache_folder, replacing_folder, sha256
 from .watch import watch
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ def _converted(folder: Path, gguf: str) -> tuple[str, str | None]:
 
     copy = cache_folder() / "models" / f"{sha256(folder / gguf)[:40]}-transformers-{__version__}"
     try:
-        if not (copy / CHECKSUMS).is_file():
+        if not copy.is_dir():  # it is written whole or not at all
             with replacing_folder(copy) as unfinished, _quiet():
                 AutoTokenizer.from_pretrained(folder, gguf_file=gguf).save_pretrained(unfinished)
                 quantized = AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf, dtype=torch.float32)
@@ -275,7 +275,6 @@ def _converted(folder: Path, gguf: str) -> tuple[str, str | None]:
                 plain = AutoModelForCausalLM.from_config(quantized.config)
                 plain.load_state_dict(quantized.state_dict())
                 plain.save_pretrained(unfinished)
-                write_checksums(unfinished, [file.name for file in unfinished.iterdir()])
     except OSError:
         return str(folder), gguf
     return str(copy), None

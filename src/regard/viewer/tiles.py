@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
-from ..attention.statistics import CHUNK, TALL, Cells
+from ..attention.statistics import Cells
 from ..decoding.beam import before_each_step
 from . import guard
 from .guard import ClientDisconnected, RequestError
@@ -89,6 +89,10 @@ def as_slice(x: range, block: int = 1) -> slice:
 
 BASE = 2048
 """Cells along the longer side of the base level."""
+CHUNK = 1 << 19
+"""Weights pooled at once: 2 MiB, which stay in cache."""
+TALL = 512
+"""Queries pooled at once."""
 BAND = 1 << 23
 """Weights of one band of the pass: some 30 ms of work, after which a more urgent job can run."""
 

@@ -1,8 +1,8 @@
 """The fused backend: the additive kernel where it applies, else the formula a block of rows at a time, in O(T) memory.
 
-A block's rows are whole (all the keys they see), so any normalizer applies as it stands. The backward computes each
-block again instead of keeping it. Inside torch.compile there is one block, the whole matrix: there a walk would be
-unrolled into the graph, and once more for every length.
+A block's rows are whole (all the keys that they see, by the plan of the mask), so any normalizer applies as it stands.
+The backward computes each block again instead of keeping it. Inside torch.compile there is one block, the whole matrix:
+there a walk would be unrolled into the graph, and once more for every length.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.checkpoint import checkpoint, get_device_states, set_device_states
 
+from ..block_plan import Cut
 from ..energies import check_pairwise
 from ..kernels import additive_cpu
-from ..parts import TensorVersions, exact, no_kernel, readable
+from ..parts import TensorVersions, exact, no_kernel, positions, readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from torch import Tensor
 
     from ..energy_matrix import EnergyMatrix
     from ..normalizers import Normalizer
-
-    Cut = tuple[slice, slice, slice]
-    """Matrices, their rows, and the keys that some of these rows see."""
 
 BLOCK = 1 << 18
 """Numbers in one block: 1 MiB of float32, so that the few alive while it is computed stay in cache."""
@@ -39,16 +37,16 @@ def run_blocks(
     energies = energies.flat()
     # Checked for a single block too: `Weights` uses other blocks, and a short test must fail like a long run.
     check_pairwise(energies.form, energies.a, energies.b)
-    few: Cut = slice(0, 1), slice(0, min(2, energies.queries)), slice(0, energies.keys)
+    few = slice(0, 1), slice(0, min(2, energies.queries)), slice(0, energies.keys)
     normalize.check_rows(lambda: energies.block(*few, normalize.absent))
     # A learned bias is a whole matrix, and so is its gradient, which every block would write again.
     learned = [x for part in energies.modifiers if not part.opaque for x in part.tensors()]
-    cut: list[Cut] = [(slice(0, energies.count), slice(0, energies.queries), slice(0, energies.keys))]
-    if energies.count and readable(energies.a) and not any(x.requires_grad for x in learned):
-        seen = normalize.pointwise and not normalize.selects_key and energies.a.device.type == "cpu"
-        cut = list(_cut(energies, seen))
+    cuts: list[Any] = [(slice(0, energies.count), slice(0, energies.queries), slice(0, energies.keys))]
+    if energies.count and energies.queries and readable(energies.a) and not any(x.requires_grad for x in learned):
+        every = range(energies.count), range(energies.queries)
+        cuts = list(energies.blocks(*every, BLOCK, whole=not normalize.pointwise))
     used: list[Tensor] = []  # what the backward computes blocks from again
-    if len(cut) > 1:
+    if len(cuts) > 1:
         used = [*energies.references(), *energies.learned(), *normalize.tensors(), *normalize.function_tensors(), given]
     versions = TensorVersions(used)
 
@@ -56,24 +54,28 @@ def run_blocks(
     seed = int(torch.randint(2**62, ())) if dropout and readable(energies.a) else None
 
     def block(
-        energies: EnergyMatrix, normalize: Normalizer, v: Tensor, n: slice, i: slice, j: slice
+        energies: EnergyMatrix, normalize: Normalizer, a: Tensor, b: Tensor, v: Tensor, cut: Cut
     ) -> tuple[Tensor, Tensor]:
-        """z and the row state of one block."""
+        """z and the row state of one block, from its queries, keys and values."""
         versions.require_unchanged(
             "so its gradient cannot be computed; change a copy, or change it after the backward pass"
         )
+        n, i, j = cut[:3]
         own = normalize.of_block(energies.batch, n)
-        e = energies.block(n, i, j, normalize.absent)  # [n, rows, keys]
+        planned = cut if isinstance(cut, Cut) else None  # inside torch.compile there is no plan
+        e = energies.between(a, b, n, i, j, normalize.absent, None, planned)  # [n, rows, keys]
         with exact(e.device):
             w, state = own.both(e) if weights else (own(e), e.new_empty(0, 0))
+            if weights and normalize.selects_key and not (isinstance(j, slice) and j.start == 0):
+                state = torch.where(state < 0, state, positions(j, e.device)[state.clamp_min(0)])
             if dropout:
                 place = n.start * energies.queries + i.start
                 draws = None if seed is None else torch.Generator(w.device).manual_seed(seed + place)
                 w = w * torch.empty_like(w).bernoulli_(1 - dropout, generator=draws).div_(1 - dropout)
-            return w @ v[n, j].to(w.dtype), state.detach()
+            return w @ v.to(w.dtype), state.detach()
 
-    if len(cut) == 1:
-        out, state = block(energies, normalize, v, *cut[0])
+    if len(cuts) == 1:
+        out, state = block(energies, normalize, *sides(energies, v, cuts[0]), cuts[0])
     else:
         out = v.new_empty(energies.count, energies.queries, v.shape[-1], dtype=energies.precision)
         shape = (energies.count, energies.queries) if weights else (0,)
@@ -81,30 +83,27 @@ def run_blocks(
         inputs = _Inputs(energies, normalize, v)
         opaque = any(part.opaque for part in (energies.form, normalize, *energies.modifiers))
         draws = opaque or normalize.samples  # a user's function may draw random numbers
-        if torch.is_grad_enabled() and inputs.are_all(lambda e, w, x: block(e, w, x, *few)[0]):
-            out, state = _Blocks.apply(block, inputs, cut, draws, out, state, *inputs.tensors)
+        one = next(cuts[0].split(1))
+        if torch.is_grad_enabled() and inputs.are_all(lambda e, w, x: block(e, w, *sides(e, x, one), one)[0]):
+            out, state = _Blocks.apply(block, inputs, cuts, draws, out, state, *inputs.tensors)
         else:
-            for n, i, j in cut:
-                parts = (energies, normalize, v, n, i, j)
+            for cut in cuts:
+                parts = (energies, normalize, *sides(energies, v, cut), cut)
                 if torch.is_grad_enabled():  # dropout has seeds of its own
-                    out[n, i], own = checkpoint(block, *parts, use_reentrant=False, preserve_rng_state=draws)
+                    z, own = checkpoint(block, *parts, use_reentrant=False, preserve_rng_state=draws)
                 else:
-                    out[n, i], own = block(*parts)
+                    z, own = block(*parts)
+                out[cut.n, cut.rows] = z
                 if weights:
-                    state[n, i] = own
+                    state[cut.n, cut.rows] = own
     out = out.to(kind).reshape(*energies.batch, energies.queries, v.shape[-1])
     return out, state.reshape(*energies.batch, energies.queries) if weights else None
 
 
-def _cut(energies: EnergyMatrix, trimmed: bool) -> Iterator[Cut]:
-    """Blocks of rows, each with the span of keys that some row of it sees where they are to be `trimmed`."""
-    for some, few in energies.blocks(energies.count, energies.queries, BLOCK):
-        n, rows, cols = slice(some.start, some.stop), slice(few.start, few.stop), slice(0, energies.keys)
-        seen = energies.visible(n, rows) if trimmed and energies.keys else None
-        if seen is not None:
-            first = min(seen.least_first, energies.keys - 1)
-            cols = slice(first, max(seen.most_stop, first + 1))
-        yield n, rows, cols
+def sides(energies: EnergyMatrix, v: Tensor, cut: Cut) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of a block."""
+    n, i, j = cut[:3]
+    return energies.a[n][:, i], energies.b[n][:, j], v[n][:, j]
 
 
 class _Inputs:
@@ -151,34 +150,44 @@ class _Blocks(torch.autograd.Function):
         ctx: Any,
         block: Any,
         inputs: _Inputs,
-        cut: list[Cut],
+        cuts: list[Cut],
         draws: bool,
         out: Tensor,
         state: Tensor,
         *_: Tensor,
     ) -> tuple[Tensor, Tensor]:
         ctx.random = (torch.get_rng_state(), *get_device_states(inputs.v)) if draws else None
-        for n, i, j in cut:
-            out[n, i], own = block(inputs.energies, inputs.normalize, inputs.v, n, i, j)
+        for cut in cuts:
+            parts = sides(inputs.energies, inputs.v, cut)
+            out[cut.n, cut.rows], own = block(inputs.energies, inputs.normalize, *parts, cut)
             if state.numel():
-                state[n, i] = own
-        ctx.block, ctx.inputs, ctx.cut = block, inputs, cut
+                state[cut.n, cut.rows] = own
+        ctx.block, ctx.inputs, ctx.cuts = block, inputs, cuts
         ctx.mark_dirty(out, state)
         ctx.mark_non_differentiable(state)
         return out, state
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        leaves, parts = ctx.inputs.fresh()
+        leaves, (energies, normalize, v) = ctx.inputs.fresh()
+        whole = energies.a, energies.b, v
+        for x in whole:  # the gradients of blocks are added up in place: those of slices would each be as large as all
+            x.grad = torch.zeros_like(x) if x.requires_grad else None
         cpu, devices, states = ctx.random or (None, [], [])
         with torch.random.fork_rng(devices, enabled=cpu is not None):
             if cpu is not None:  # the random numbers of the forward pass again
                 torch.set_rng_state(cpu)
                 set_device_states(devices, states)
-            for n, i, j in ctx.cut:
+            for cut in ctx.cuts:
+                cut_out = zip(sides(energies, v, cut), whole, strict=True)
+                own = [part.detach().requires_grad_(x.requires_grad) for part, x in cut_out]
                 with torch.enable_grad():
-                    z, _ = ctx.block(*parts, n, i, j)
-                torch.autograd.backward(z, slopes[0][n, i])
+                    z, _ = ctx.block(energies, normalize, *own, cut)
+                if z.requires_grad:
+                    torch.autograd.backward(z, slopes[0][cut.n, cut.rows])
+                for x, part, places in zip(whole, own, (cut.rows, cut.cols, cut.cols), strict=True):
+                    if part.grad is not None:
+                        x.grad[cut.n][:, places] += part.grad
         return None, None, None, None, None, None, *(x.grad for x in leaves)
 
 

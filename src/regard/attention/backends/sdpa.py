@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
-from ..normalizers import mark_empty
-from ..parts import exact, grid, no_kernel, traced
+from .. import block_plan
+from ..energies import DotForm
+from ..normalizers import ONE_NUMBER, mark_empty
+from ..parts import exact, grid, no_kernel, readable, traced
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
+    from ..block_plan import BlockPlan
     from ..energy_matrix import EnergyMatrix
+    from ..masks import Mask
     from ..normalizers import Normalizer
+    from ..parts import Index
 
 
 def refusal(energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float) -> str | None:
-    if energies.form.kernel != "dot":
+    if energies.form.kernel != "dot" and not _is_near(energies, v):
         return "the energy is not a dot product"
     if normalize.kernel != "softmax":
         return f"it has softmax only, not {type(normalize).__name__}"
@@ -34,6 +42,14 @@ def run(
     energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float, weights: bool
 ) -> tuple[Tensor, Tensor | None]:
     batch, groups = energies.batch, energies.groups
+    if energies.form.kernel == "distance":
+        return _with_a_column(energies, normalize, v, dropout, weights)
+    if energies.mask is not None and not (dropout or energies.modifiers or traced()):
+        plan = block_plan.plan(energies, range(energies.count), range(energies.queries))
+        if plan is not None and plan.saves:
+            done = _planned(plan, energies, v, energies.form.scale / normalize.temperature, weights)
+            if done is not None:
+                return done
     is_causal = energies.mask is not None and energies.mask.is_causal and not energies.modifiers
     # Some energies project in higher precision than the inputs have; the kernel wants one for all.
     own, kind = v.dtype, _kernel_dtype(energies, v)
@@ -60,6 +76,110 @@ def run(
     out = out if len(batch) == 2 else out.reshape(*batch, *out.shape[-2:])
     out = out if out.dtype == own else out.to(own)
     return out, state
+
+
+def _is_near(energies: EnergyMatrix, v: Tensor) -> bool:
+    """Whether energies −|a − b|² / 2 are products that lose no more than float32 does in a row state (`ONE_NUMBER`)."""
+    a, b = energies.a, energies.b
+    if energies.form.kernel != "distance" or energies.form.inverse or energies.modifiers or not readable(a):  # type: ignore[attr-defined]
+        return False
+    if a.device.type != "cpu" or not a.dtype == b.dtype == v.dtype == torch.float32 or not (a.numel() and b.numel()):
+        return False
+    centre = b.mean(tuple(range(b.dim() - 1)))
+    with torch.no_grad():
+        return all(float((x - centre).square().sum(-1).amax()) <= ONE_NUMBER for x in (a, b))
+
+
+def _with_a_column(
+    energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float, weights: bool
+) -> tuple[Tensor, Tensor | None]:
+    """−|a − b|² / 2 = [a, 1] · [b, −|b|² / 2] − |a|² / 2, of which the last term cancels in a softmax."""
+    centre = energies.b.detach().mean(tuple(range(energies.b.dim() - 1)))
+    a, b = energies.a - centre, energies.b - centre
+    width, own = a.shape[-1] + 1, v.shape[-1]
+    more = max(0, own - width)  # one width for all, as the kernel wants it
+    columns = torch.cat([b, b.square().sum(-1, keepdim=True) * -0.5], -1)
+    a, columns, v = pad(pad(a, (0, 1), value=1.0), (0, more)), pad(columns, (0, more)), pad(v, (0, width + more - own))
+    products = replace(energies, a=a, b=columns, form=DotForm())
+    out, state = run(products, normalize, v, dropout, weights)
+    if state is not None:
+        square = (energies.a.detach() - centre).square().sum(-1)
+        state = state - square * (0.5 / normalize.temperature)
+    return out[..., :own], state
+
+
+def _planned(
+    plan: BlockPlan, energies: EnergyMatrix, v: Tensor, scale: float, weights: bool
+) -> tuple[Tensor, Tensor | None] | None:
+    """Calls on the blocks that the mask leaves; None where PyTorch would not take its blocked kernel for them."""
+    batch, own, kind, mask = energies.batch, v.dtype, _kernel_dtype(energies, v), energies.mask
+    assert mask is not None
+    q, k, v = energies.a.to(kind), *(energies.per_query_head(x.to(kind)) for x in (energies.b, v))
+    q, k, v = (_four(x, batch) for x in (q, k, v))
+    if _leaves_state(q, k, v, 0.0, None, is_causal=False) != _FLASH:
+        return None
+    out, state = _Parts.apply(q, k, v, plan, mask, scale)
+    out = out if len(batch) == 2 else out.reshape(*batch, *out.shape[-2:])
+    state = state.reshape(*batch, energies.queries) if weights and energies.a.dtype == kind else None
+    return out.to(own), state
+
+
+class _Parts(torch.autograd.Function):
+    """PyTorch's kernel on parts of q, k and v [N, H, T, D], with gradients added up in place."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: BlockPlan, mask: Mask, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        n, heads, queries, _ = q.shape
+        # Heads side by side, as the kernel returns them: a model puts them together without a copy.
+        out = q.new_zeros(n, queries, heads, v.shape[-1]).transpose(1, 2)
+        state = q.new_full((n, heads, queries), torch.inf, dtype=torch.promote_types(q.dtype, torch.float32))
+        for at, rows, cols, bias, empty in _calls(plan, mask, q):
+            z, lse = _flash(q[*at, rows], k[*at, cols], v[*at, cols], 0.0, False, attn_mask=bias, scale=scale)
+            out[*at, rows], state[*at, rows] = z, lse
+            if empty is not None:
+                state[*at, rows].masked_fill_(empty, torch.inf)
+        ctx.save_for_backward(q, k, v, out, state)
+        ctx.plan, ctx.mask, ctx.scale = plan, mask, scale
+        ctx.mark_non_differentiable(state)
+        return out, state
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, out, state = ctx.saved_tensors
+        into_q, into_k, into_v = (torch.zeros_like(x) for x in (q, k, v))
+        for at, rows, cols, bias, empty in _calls(ctx.plan, ctx.mask, q):
+            some = slope[*at, rows], q[*at, rows], k[*at, cols], v[*at, cols], out[*at, rows]
+            lse = state[*at, rows].contiguous()
+            if empty is not None:
+                lse = lse.masked_fill(empty, 0)
+            of_q, of_k, of_v = _flash_backward(*some, lse, 0.0, False, attn_mask=bias, scale=ctx.scale)
+            into_q[*at, rows] = of_q
+            into_k[*at, cols] += of_k
+            into_v[*at, cols] += of_v
+        return into_q, into_k, into_v, None, None, None
+
+
+def _calls(
+    plan: BlockPlan, mask: Mask, q: Tensor
+) -> Iterator[tuple[tuple[slice, slice], slice, Index, Tensor | None, Tensor | None]]:
+    """Per call which matrices [N, H], queries and keys, what is added to energies, and which queries see nothing."""
+    heads, last, bias, empty = q.shape[1], None, None, None
+    for n, rows, cols, hidden, _ in plan.cuts(mask):
+        if hidden is not last:
+            last, bias, empty = hidden, None, None
+            if hidden is not None:
+                bias = q.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)[None, None]
+                empty = nothing if bool((nothing := hidden.all(-1)).any()) else None
+        first = n.start
+        while first < n.stop:  # heads of one entry, or whole entries
+            entry, head = divmod(first, heads)
+            whole = (n.stop - first) // heads if not head else 0
+            stop = first + whole * heads if whole else min(n.stop, (entry + 1) * heads)
+            own = slice(0, heads) if whole else slice(head, head + stop - first)
+            yield (slice(entry, entry + max(1, whole)), own), rows, cols, bias, empty
+            first = stop
 
 
 def _kernel_dtype(energies: EnergyMatrix, v: Tensor) -> torch.dtype:
@@ -118,6 +238,8 @@ def _four_mask(x: Tensor, batch: tuple[int, ...]) -> Tensor:
 
 
 _FLASH, _EFFICIENT, _CUDNN = 1, 2, 3  # SDPBackend's numbers
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 def _leaves_state(q: Tensor, k: Tensor, v: Tensor, dropout: float, bias: Tensor | None, is_causal: bool) -> int | None:
@@ -156,8 +278,7 @@ def _with_state(
         return out, lse
     if bias is not None and bias.dtype == torch.bool:
         bias = torch.zeros_like(bias, dtype=q.dtype).masked_fill_(~bias, -torch.inf)
-    out, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, is_causal, attn_mask=bias, scale=scale)
-    return out, lse
+    return _flash(q, k, v, 0.0, is_causal, attn_mask=bias, scale=scale)  # type: ignore[no-any-return]
 
 
 def _mark_empty(state: Tensor, energies: EnergyMatrix) -> Tensor:

@@ -39,8 +39,10 @@ class Dropout(nn.Dropout):
     """
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        if not self.training:
+            return x
         chance = round(self.p * STEPS)
-        if not self.training or x.device.type != "cpu" or not 0 < chance < STEPS or transformed():
+        if x.device.type != "cpu" or not 0 < chance < STEPS or transformed():
             return super().forward(x)
         bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(torch.iinfo(torch.int64).min, None)
         keep = bits.view(torch.int16)[: x.numel()].view(x.shape) >= chance - STEPS // 2
