@@ -60,7 +60,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
         others = [x for x in parameters if x.dim() != 2 or id(x) in tables]
         self._parts = [
             torch.optim.Muon(matrices, lr=settings.rate, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
-            own.make_optimizer([others], settings),
+            own.make_optimizer(others, settings),
         ]
         super().__init__([group for part in self._parts for group in part.param_groups], {})
         for part, group in zip(self._parts, self.param_groups, strict=True):
@@ -76,14 +76,13 @@ class MuonAndAdamW(torch.optim.Optimizer):
 def factory(name: str) -> Callable[..., torch.optim.Optimizer]:
     """What stands in for `make_optimizer` of the trainer."""
 
-    def make(groups: Iterable[list[nn.Parameter]], settings: TrainingSection, _: Any = None) -> torch.optim.Optimizer:
-        parameters = [x for group in groups for x in group]
+    def make(parameters: list[nn.Parameter], settings: TrainingSection, _: Any = None) -> torch.optim.Optimizer:
         if name == "lion":
             return Lion([{"params": parameters}], settings.rate)
         if name == "muon":
             largest = max(len(x) for x in parameters)  # the vocabulary: embeddings and readout
             return MuonAndAdamW(parameters, settings, {id(x) for x in parameters if len(x) == largest})
-        return own.make_optimizer([parameters], settings)
+        return own.make_optimizer(parameters, settings)
 
     return make
 
@@ -92,14 +91,7 @@ def run(name: str, recipe: str, settings: list[str], folder: Path) -> dict[str, 
     from regard.training import loop
 
     loop.make_optimizer = factory(name)  # type: ignore[assignment]
-    if name == "muon":  # the trainer sets a rate for each of its groups, and knows of one
-        build = loop.Training._build
-
-        def built(self: Any, *, starts: bool) -> None:
-            build(self, starts=starts)
-            self._shares = [1.0, 1.0]
-
-        loop.Training._build = built  # type: ignore[method-assign]
+    if name == "muon":
         loop.adam_settings = lambda section: {}
     results = trained(folder, [recipe, *settings])
     with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:

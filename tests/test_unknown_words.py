@@ -9,7 +9,6 @@ import pytest
 
 from regard.data import Pair, Tokenizer, TokenizerPair
 from regard.special_tokens import UNKNOWN
-from regard.training.parameters import extended_tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,8 +63,6 @@ def test_a_vocabulary_that_goes_on_after_them_is_refused(pair: TokenizerPair, tm
     file.write_text(json.dumps(values), encoding="utf-8")
     with pytest.raises(ValueError, match="does not end in ids of unknown words"):
         Tokenizer.load(file)
-    with pytest.raises(ValueError, match='use "keep"'):
-        extended_tokenizer(pair.source, ["more"], 200)
 
 
 def test_without_slots_nothing_changes() -> None:

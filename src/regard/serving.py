@@ -77,6 +77,8 @@ class ServedModel:
             raise ValueError(f"{name} reads {self.loaded.tokenizers.source.kind}; `regard serve` serves models of text")
         self.batch_tokens: int = tasks[self.task].batch_tokens(self.loaded.model)
         self.attends = engine == "torch"  # other engines keep no weights
+        own = self.task == "translate" and self.attends
+        self.engine: Any = translation.ModelEngine(self.loaded.model) if own else self.loaded.model  # for all batches
         self.threads = 1 if device.startswith("cuda") else 2  # a GPU's searches are recorded by one thread
 
     def lengths(self, texts: list[str]) -> list[int]:
@@ -90,13 +92,14 @@ class ServedModel:
 
     def __call__(self, texts: list[str], settings: Settings) -> list[dict[str, Any]]:
         """An answer for each text."""
-        model, tokenizers = self.loaded.model, self.loaded.tokenizers
+        tokenizers = self.loaded.tokenizers
         if self.task == "classify":
-            labelled = classify(model, tokenizers, texts, weights=settings.weights)
+            labelled = classify(self.loaded.model, tokenizers, texts, weights=settings.weights)
             return [_labelled(each, tokenizers, settings) for each in labelled]
         how: Any = {**self.loaded.search, "beams": settings.beams, "best": settings.best}
         how["weights"] = settings.weights and "first"  # those of other hypotheses are not asked for, and take gigabytes
-        return [_translated(each, settings) for each in translate(model, tokenizers, texts, **how)]
+        how["tokens"] = self.batch_tokens
+        return [_translated(each, settings) for each in translate(self.engine, tokenizers, texts, **how)]
 
 
 def _translated(result: translation.Translation, settings: Settings) -> dict[str, Any]:

@@ -91,6 +91,13 @@ def test_one_model_is_itself_and_texts_are_translated() -> None:
         list(translate(one, tokenizers, ["abc"], prefix=["ü"]))
 
 
+def test_a_name_that_is_gone_says_what_to_do() -> None:
+    with pytest.raises(ImportError, match="add target_logprobs of the other model"):
+        from regard.decoding import rescore  # noqa: F401
+    with pytest.raises(ImportError, match="cannot import name 'nothing'"):
+        from regard.decoding import nothing  # noqa: F401
+
+
 def test_models_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="need the same vocabularies"):
         Ensemble([MODELS[0], model("Bahdanau", 0, size=VOCABULARY + 1)])

@@ -68,9 +68,9 @@ def test_resuming_falls_back_and_says_so(
     fit(run.recipe, run.folder, resume=True)
     output = capsys.readouterr().out.replace("\n", "")
     assert "resuming after update 4 of 6" in output
-    if damage != "missing":
-        assert f"{file.name} is damaged" in output
-        assert "resuming from the checkpoint before" in output
+    wrong = "last.ckpt, the newest checkpoint, is missing" if damage == "missing" else f"{file.name} is damaged"
+    assert wrong in output
+    assert "resuming from the checkpoint before" in output
     assert_same(run.folder, finished)
     # The damaged checkpoint did not take the place of the whole one.
     flip(run.last)

@@ -1,4 +1,4 @@
-"""A vocabulary that grows by a new corpus: what it had keeps its number."""
+"""Training that starts from another model: what is taken, frozen, said."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from typer.testing import CliRunner
 
 from regard.commands import app
 from regard.data import TokenizerPair
-from regard.data.tokenizer import Tokenizer
-from regard.data.tokenizer_pair import LabelSet
 from regard.models import load
 from regard.training import Run, fit, recipe_files
-from regard.training.parameters import extended_labels, extended_tokenizer
 from regard.training.recipe_sections import RecipeError
 from tests.support.tiny_training import WORDS, measured, recipe_file
 
@@ -22,35 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytest.importorskip("tokenizers")
-
-
-OLD = ["the cat sat on the mat", "the dog sat on the log"] * 5
-NEW = ["a żółw żuł the carrot", "a żółw sat on the carrot"] * 5
-
-
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
-def test_old_pieces_keep_their_ids_and_new_text_is_known(kind: str, tmp_path: object) -> None:
-    tokenizer = Tokenizer.train(kind, 60, OLD)  # type: ignore[arg-type]
-    more = extended_tokenizer(tokenizer, NEW, 200)
-    assert len(more) > len(tokenizer)
-    ids = list(range(len(tokenizer)))
-    assert more.pieces(ids) == tokenizer.pieces(ids)
-    assert tokenizer.decode(tokenizer.encode(NEW[0])) != NEW[0], "it has characters or words that were not known"
-    for text in (*OLD[:2], *NEW[:2]):
-        assert more.decode(more.encode(text)) == text
-
-
-def test_the_size_is_a_limit() -> None:
-    tokenizer = Tokenizer.train("word", 60, OLD)
-    assert len(extended_tokenizer(tokenizer, NEW, len(tokenizer) + 2)) == len(tokenizer) + 2
-    with pytest.raises(ValueError, match=r"leaves no room for the \d+ that the new corpus needs; raise tokenizer.size"):
-        extended_tokenizer(tokenizer, NEW, 8)
-    assert len(extended_tokenizer(tokenizer, OLD, 60)) == len(tokenizer)
-
-
-def test_labels_are_appended() -> None:
-    labels = extended_labels(LabelSet(["yes", "no"]), ["yes", "perhaps", "never"])
-    assert labels.names == ["yes", "no", "never", "perhaps"]
 
 
 @pytest.fixture(scope="module")
@@ -123,30 +91,14 @@ def test_all_is_taken_with_the_vocabulary(trained: Run, tmp_path: Path) -> None:
     assert TokenizerPair.load(run.model).target.to_json() == TokenizerPair.load(trained.model).target.to_json()
 
 
-def test_chosen_parts_are_taken_frozen_or_learn_at_their_own_rate(trained: Run, tmp_path: Path) -> None:
-    settings = ["training.init_parts=['encoder', 'decoder.embedding']", "training.freeze=['encoder']"]
-    settings += ["training.part_rates={'decoder.embedding' = 1e-30}", "training.rate=0.01"]
+def test_chosen_parts_are_taken_and_frozen(trained: Run, tmp_path: Path) -> None:
+    parts = "['encoder', 'decoder.embedding']"
+    settings = [f"training.init_parts={parts}", f"training.freeze={parts}", "training.rate=0.01"]
     run = started(trained, tmp_path, *settings, updates=2)
     before, after = weights(trained), weights(run)
     for name in before:
         taken = name.startswith(("encoder.", "decoder.embedding."))
         assert same(after[name], before[name]) == taken, name
-
-
-def test_the_vocabulary_is_extended(trained: Run, tmp_path: Path) -> None:
-    lines = ["new " + " ".join(WORDS[:3]) + "\tnewnew " + " ".join(word * 2 for word in WORDS[:3])] * 20
-    (tmp_path / "new.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (tmp_path / "valid.tsv").write_text("\n".join(lines[:5]) + "\n", encoding="utf-8")
-    data = [f"data.root={tmp_path}", "data.train=['new.tsv']", "data.valid=['valid.tsv']"]
-    run = started(trained, tmp_path, *data, "training.init_vocabulary=extend")
-    old, new = (TokenizerPair.load(each.model).source for each in (trained, run))
-    ids = list(range(len(old)))
-    assert len(new) > len(old)
-    assert new.pieces(ids) == old.pieces(ids)
-    assert new.decode(new.encode("new")) == "new"
-    table, before = weights(run)["encoder.embedding.weight"], weights(trained)["encoder.embedding.weight"]
-    assert same(table[: len(old)], before)
-    assert table.shape == (len(new), before.shape[1])
 
 
 def test_the_encoder_of_a_translator_begins_a_classifier(trained: Run, tmp_path: Path) -> None:
@@ -243,7 +195,7 @@ def test_what_cannot_be_done_is_named(trained: Run, tmp_path: Path, settings: li
 
 
 def test_rules_between_keys(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"training\.init_parts and training\.init_vocabulary need training\.init"):
+    with pytest.raises(RecipeError, match=r"training\.init_parts needs training\.init"):
         recipe_files.load_recipe("bahdanau-phrasebook", ["training.init_parts=['encoder']"])
 
 
@@ -308,7 +260,7 @@ def test_the_share_of_unknown_tokens_is_said_with_its_remedy(
     fit(recipe_files.load_recipe(file), tmp_path / "run")
     said = " ".join(capsys.readouterr().out.split())
     assert "% of the source tokens are <unk>: the vocabulary is that of training.init" in said
-    assert 'training.init_vocabulary = "extend" adds what it lacks' in said
+    assert "a new model learns one of its own" in said
     assert "of the target tokens are <unk>" not in said
-    fit(recipe_files.load_recipe(file, ["training.init_vocabulary=extend"]), tmp_path / "extended")
-    assert "<unk>" not in capsys.readouterr().out
+    with pytest.raises(RecipeError, match=r"training\.init_vocabulary .*: is no key any more: train a new model"):
+        recipe_files.load_recipe(file, ["training.init_vocabulary=extend"])

@@ -14,7 +14,7 @@ from regard.data import TokenizerPair
 from regard.models import EncoderDecoder, load
 from regard.training import fit, recipe_files
 from regard.training.loop import Training
-from regard.training.parameters import make_optimizer, parameter_groups, rate, rate_share
+from regard.training.parameters import make_optimizer, rate
 from regard.training.recipe_sections import RecipeError, TrainingSection
 from tests.support.tiny_training import measured, recipe_file
 
@@ -27,7 +27,7 @@ def test_updates_are_those_of_the_formula() -> None:
     generator = torch.Generator().manual_seed(0)
     parameter = nn.Parameter(torch.randn(40, 30, generator=generator))
     start = parameter.detach().double()
-    optimizer = make_optimizer([[parameter]], settings)
+    optimizer = make_optimizer([parameter], settings)
     assert optimizer.defaults["fused"] is True
 
     first, second, expected = torch.zeros_like(start), torch.zeros_like(start), start
@@ -43,7 +43,7 @@ def test_updates_are_those_of_the_formula() -> None:
 
 def test_complex_parameters_have_no_fused_kernel() -> None:
     parameter = nn.Parameter(torch.ones(3, dtype=torch.complex64))
-    optimizer = make_optimizer([[parameter]], TrainingSection())
+    optimizer = make_optimizer([parameter], TrainingSection())
     parameter.grad = torch.ones_like(parameter)
     optimizer.step()
     assert bool((parameter.detach() != 1).all())
@@ -58,7 +58,7 @@ def test_a_parameter_with_gaps_is_updated_and_the_gaps_are_not(columns: slice, f
     before, seen = storage.clone(), torch.zeros_like(storage, dtype=torch.bool)
     seen[..., columns] = True
     optimizer = make_optimizer(
-        [[parameter := nn.Parameter(storage[..., columns])]], TrainingSection(rate=0.01, decay=0.0)
+        [parameter := nn.Parameter(storage[..., columns])], TrainingSection(rate=0.01, decay=0.0)
     )
     assert optimizer.defaults["fused"] is fused
     (parameter * torch.randn(parameter.shape, generator=generator)).sum().backward()
@@ -85,7 +85,7 @@ def test_a_state_saved_before_the_optimizer_was_fused_goes_on_as_it_was() -> Non
     before, after = unfused(whole), unfused(resumed)
     update(before, whole, gradients)
     update(after, resumed, gradients[:2])
-    again = make_optimizer([[resumed]], settings)
+    again = make_optimizer([resumed], settings)
     again.load_state_dict(after.state_dict())
     update(again, resumed, gradients[2:])
     torch.testing.assert_close(resumed, whole, rtol=0.0, atol=0.0)
@@ -107,14 +107,7 @@ class TestSchedule:
         assert self.settings("training.schedule=constant", "training.warmup=0") == [1.0] * 5
 
 
-PARTS = {"model.second": 0.02, "model.first": 0.05}
-SETTINGS: dict[str, Any] = {
-    "schedule": "constant",
-    "save_every": 2,
-    "average": 1,
-    "accelerator": "cpu",
-    "part_rates": PARTS,
-}
+SETTINGS: dict[str, Any] = {"schedule": "constant", "save_every": 2, "average": 1, "accelerator": "cpu"}
 BATCHES = list(torch.linspace(-1, 1, 24).reshape(4, 3, 2))
 
 
@@ -149,40 +142,18 @@ def groups_at_update(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return groups
 
 
-def test_the_longest_name_decides_and_equal_rates_are_not_merged() -> None:
-    model = nn.ModuleDict({"encoder": nn.ModuleDict({"a": nn.Linear(1, 1), "b": nn.Linear(1, 1)})})
-    model["output"] = nn.Linear(1, 1)
-    settings = TrainingSection(rate=0.1, part_rates={"encoder": 0.1, "encoder.b": 0.1, "output": 0.2})
-    groups = parameter_groups(model, settings)
-    sizes = {part: [id(each) for each in parameters] for part, parameters in groups.items()}
-    assert sizes == {
-        "encoder": [id(each) for each in model["encoder"]["a"].parameters()],  # type: ignore[index]
-        "encoder.b": [id(each) for each in model["encoder"]["b"].parameters()],  # type: ignore[index]
-        "output": [id(each) for each in model["output"].parameters()],
-    }
-    assert [rate_share(part, settings) for part in groups] == [1.0, 1.0, 2.0]
-
-
-@pytest.mark.parametrize("rates", [(0.01, 0.05), (0.05, 0.01), (0.02, 0.03)])
-def test_a_run_continues_with_another_rate(
-    rates: tuple[float, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where the rate of the rest becomes, or was, that of a part."""
-    train(tmp_path, updates=2, rate=rates[0])
+def test_a_run_continues_with_another_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(tmp_path, updates=2, rate=0.01)
     groups = groups_at_update(monkeypatch)
-    train(tmp_path, updates=3, rate=rates[1], resume=True)
-    assert [(group["params"][0].split(".")[-2], group["lr"]) for group in groups] == [
-        ("third", pytest.approx(rates[1])),
-        ("first", pytest.approx(0.05)),
-        ("second", pytest.approx(0.02)),
-    ]
+    train(tmp_path, updates=3, rate=0.05, resume=True)
+    assert [group["lr"] for group in groups] == [pytest.approx(0.05)]
 
 
 def test_a_run_continues_with_other_betas_and_decay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(tmp_path, updates=2)
     groups = groups_at_update(monkeypatch)
     train(tmp_path, updates=3, decay=0.5, betas=[0.5, 0.6], resume=True)
-    assert [(group["weight_decay"], group["betas"]) for group in groups] == [(0.5, (0.5, 0.6))] * 3
+    assert [(group["weight_decay"], group["betas"]) for group in groups] == [(0.5, (0.5, 0.6))]
 
 
 EVERY_UPDATE = ["tied=none", "training.save_every=1", "training.average=4", "training.validate_every=2"]

@@ -373,10 +373,6 @@ def skipped_rows(reasons: Counter[str]) -> str:
     return f"{count_of(reasons.total(), 'row')} skipped" + (f" ({kinds})" if kinds else "")
 
 
-def all_bad_error(skipped: int, first: str) -> ValueError:
-    return ValueError(f"no row is left: {count_of(skipped, 'bad row')} skipped; the first: {first}")
-
-
 class PairReader:
     """Pairs from files, in order; each iteration reads them anew, a row at a time.
 

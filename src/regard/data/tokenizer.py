@@ -241,10 +241,6 @@ class Tokenizer:
             return [words.get(i, "<unk>") if i in unknown else p for i, p in zip(ids, pieces, strict=True)]
         return pieces
 
-    def split_word(self, word: str) -> list[str]:
-        """The parts of a word that pieces do not cross; it begins with the ▁ that stands for the space before it."""
-        return [part for part, _ in self._backend.pre_tokenizer.pre_tokenize_str(word)]
-
     def continued(self, text: str) -> list[int]:
         """The ids of a text that begins where it begins: without the space `encode` puts there, if that is a piece."""
         ids = self.encode(text)
@@ -364,18 +360,15 @@ def text_normalizer(lowercase: bool) -> Any:
     return normalizers.Sequence(steps)
 
 
-def text_splitter(kind: str, punctuation: bool, *, prepend: Literal["always", "never"] = "always") -> Any:
-    """What cuts a text into parts that pieces do not cross; `punctuation` is for kind "word".
-
-    `prepend`: whether a space is put before the text, which the other kinds mark.
-    """
+def text_splitter(kind: str, punctuation: bool) -> Any:
+    """What cuts a text into parts that pieces do not cross; `punctuation` is for kind "word"."""
     from tokenizers import Regex, pre_tokenizers
 
     if kind == "word":
         spaces = pre_tokenizers.WhitespaceSplit()
         words = pre_tokenizers.Split(Regex(_WORDS), "isolated")
         return pre_tokenizers.Sequence([spaces, words]) if punctuation else spaces
-    marked = pre_tokenizers.Metaspace(SPACE, prepend_scheme=prepend, split=False)
+    marked = pre_tokenizers.Metaspace(SPACE, prepend_scheme="always", split=False)
     bounds = "(?m)." if kind == "character" else _BOUNDS
     return pre_tokenizers.Sequence([marked, pre_tokenizers.Split(Regex(bounds), "isolated")])
 

@@ -10,3 +10,12 @@ from .ensemble import target_logprobs as target_logprobs
 from .generation import generate as generate
 from .translation import Translation as Translation
 from .translation import translate as translate
+
+
+def __getattr__(name: str) -> object:
+    if name == "rescore":
+        raise ImportError(
+            "regard.decoding.rescore is gone: add target_logprobs of the other model to the scores of "
+            "translate(…, best=N), and sort"
+        )
+    raise AttributeError(f"module 'regard.decoding' has no attribute {name!r}")

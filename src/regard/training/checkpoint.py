@@ -171,7 +171,9 @@ class Checkpoints:
                 continue
             for problem in problems:
                 say(problem)
-            if problems:
+            if not self.run.last.exists():  # removed, or a power cut came between two renames
+                say(f"{self.run.last}, the newest checkpoint, is missing")
+            if file == self.run.previous:
                 say(f"resuming from the checkpoint before, {file}")
             self._last_is_whole = not problems
             if entry is not None and not self.run.metrics.exists():

@@ -312,9 +312,9 @@ class CorpusPreparation:
             if init := self.recipe.training.init:
                 raise ValueError(
                     f"{error}; training.init = {init!r} is a classifier, and this recipe trains it on (task = "
-                    '"classify"), so every target is one of its labels: training.init_vocabulary = "extend" adds new '
-                    "ones; for another task start from another model, or name the task and the parts to take "
-                    "(training.init_parts)"
+                    '"classify"), so every target is one of its labels: take its encoder alone for others '
+                    '(training.init_parts = ["encoder"]); for another task start from another model, or name the task '
+                    "and the parts to take (training.init_parts)"
                 ) from None
             if not every:
                 raise
@@ -507,11 +507,8 @@ def unknown_token_remarks(
     """How many tokens of a side are <unk>, where these are more than `UNKNOWN_SHARE`, and what to do about it."""
     sides = {"source": (tokenizers.source, encoded.source), "target": (tokenizers.target, encoded.target)}
     advice = "a larger tokenizer.size has more words, and the kinds bpe and unigram split unknown ones into pieces"
-    if recipe.training.init and recipe.training.init_vocabulary == "keep":
-        advice = (
-            'the vocabulary is that of training.init; training.init_vocabulary = "extend" adds what it lacks '
-            "(docs/training.md, Start from another model)"
-        )
+    if recipe.training.init:
+        advice = "the vocabulary is that of training.init: a new model learns one of its own"
     elif recipe.tokenizer.kind != "word":
         advice = "they are of letters that the rows which the vocabulary was learned from do not have"
     for side, (tokenizer, tokens) in sides.items():

@@ -54,9 +54,7 @@ from .parameters import (
     in_parts,
     make_optimizer,
     optimizer_settings,
-    parameter_groups,
     rate,
-    rate_share,
     require_parts,
 )
 from .run_folder import Provenance, changed_settings
@@ -203,8 +201,8 @@ class Training:
         if settings.clip:  # of sharded parameters, the norm is over all processes
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip)
         now = rate(settings, self.update + 1, self.standing.cuts)
-        for group, share in zip(optimizer.param_groups, self._shares, strict=True):
-            group["lr"] = now * share
+        for group in optimizer.param_groups:
+            group["lr"] = now
         self.precision.step(optimizer)
         optimizer.zero_grad()
         self.update += 1
@@ -380,9 +378,8 @@ class Training:
             shard_model(model, processes)
         self.model = model
         seed_everything(recipe.seed + processes.rank)  # … and different dropout
-        groups = parameter_groups(model, settings)
-        self._shares = [rate_share(part, settings) for part in groups]
-        self.optimizer = make_optimizer(groups.values(), settings, self.given.optimizer)
+        learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.optimizer = make_optimizer(learned, settings, self.given.optimizer)
         self.loss: Any = processes.loss(model, settings.smoothing, self._own_loss())
         if self.corpora.fixed_shapes:
             mixed = self.precision.mixed
@@ -584,7 +581,6 @@ def validate(
 def freeze_parts(model: Any, settings: TrainingSection) -> None:
     """Parameters of frozen parts get no gradient. A tied table is frozen under any of its names."""
     require_parts(model, settings.freeze, "training.freeze")
-    require_parts(model, settings.part_rates, "training.part_rates")
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if in_parts(name, settings.freeze):
             parameter.requires_grad_(False)

@@ -45,7 +45,6 @@ NUMBERED = "fit takes batches by their numbers, so that a run can resume and sev
 FOR_RECIPES = {
     "init": "load weights into the model before fit",
     "init_parts": "load weights into the model before fit",
-    "init_vocabulary": "a model of one's own has no vocabulary",
     "tokens": "the batches of `train` are taken as they are",
     "smoothing": "the loss is the model's own: smooth the labels there",
     "best": "give fit a metric; without one the lowest loss is the best",

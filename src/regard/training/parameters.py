@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import math
 from contextlib import contextmanager
 from functools import cache
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..data.tokenizer import Tokenizer, tokenizer_trainer
 from ..data.tokenizer_pair import LabelSet, TokenizerPair
 from ..decoding.load_model_and_tokenizers import find
 from ..models.classifier import Classifier, ClassifierConfig
@@ -19,7 +17,6 @@ from ..models.decoders_by_tag import MultiDecoder
 from ..models.encoder_decoder import EncoderDecoder
 from ..models.saved_weights import MODEL_TYPES, read
 from ..models.saved_weights import load as load_model
-from ..wording import count_of
 from .recipe_sections import GIVEN
 
 if TYPE_CHECKING:
@@ -34,55 +31,6 @@ if TYPE_CHECKING:
 
 
 # From which model they start
-
-
-def extended_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], size: int) -> Tokenizer:
-    """A tokenizer with the pieces of `tokenizer`, then those that the same method learns from `texts`, up to `size`.
-
-    The merges of BPE are appended too, so they apply after the old ones: a text that was cut into pieces before is cut
-    into the same ones or into longer ones.
-    """
-    from tokenizers import Tokenizer as Backend
-
-    if tokenizer.unknown_words is not None or tokenizer.tags:
-        raise ValueError(
-            'training.init_vocabulary = "extend" adds pieces at the end of the vocabulary, where this model has its '
-            'tags (data.tags) or ids of unknown words (tokenizer.slots): use "keep"'
-        )
-    old: dict[str, Any] = json.loads(tokenizer.to_json())
-    kind = old["model"]["type"]
-    backend: Any = Backend.from_str(tokenizer.to_json())
-    backend.train_from_iterator(texts, tokenizer_trainer(kind, size))
-    new = json.loads(backend.to_str())["model"]
-    pieces = old["model"]["vocab"]  # Unigram: a list of [piece, score]; else piece → id
-    known = {piece for piece, _ in pieces} if kind == "Unigram" else set(pieces)
-    learned = new["vocab"] if kind == "Unigram" else sorted(new["vocab"].items(), key=lambda item: item[1])
-    added = [(piece, value) for piece, value in learned if piece not in known]
-    room = size - len(known)
-    if added and room <= 0:
-        raise ValueError(
-            f"the vocabulary has {count_of(len(known), 'piece')}, and tokenizer.size = {size:,} leaves no room for the "
-            f"{len(added):,} that the new corpus needs; raise tokenizer.size"
-        )
-    added = added[:room]
-    if kind == "Unigram":
-        pieces.extend(list(item) for item in added)
-    else:
-        pieces.update({piece: len(known) + n for n, (piece, _) in enumerate(added)})
-    if kind == "BPE":
-        merges = [tuple(pair) for pair in old["model"]["merges"]]
-        there = set(merges)
-        for first, second in new["merges"]:
-            if (first, second) not in there and {first, second, first + second} <= pieces.keys():
-                merges.append((first, second))
-        old["model"]["merges"] = [list(pair) for pair in merges]
-    return Tokenizer(Backend.from_str(json.dumps(old)))
-
-
-def extended_labels(labels: LabelSet, texts: Iterable[str]) -> LabelSet:
-    """The labels, then those that `texts` has and they have not."""
-    new = set(texts) - set(labels.names)
-    return LabelSet([*labels.names, *LabelSet.sorted_names(new)])
 
 
 def read_model(name: str) -> tuple[Path, dict[str, Any], Any]:
@@ -103,7 +51,6 @@ class WarmStart:
     def __init__(self, recipe: Recipe) -> None:
         settings = recipe.training
         self.recipe, self.name, self.parts = recipe, settings.init, settings.init_parts
-        self.extends = settings.init_vocabulary == "extend"
         self.folder, _, self.config = read_model(self.name)
         kind = next(each for each in MODEL_TYPES.values() if each.config_class is type(self.config))
         with torch.device("meta"):
@@ -143,13 +90,13 @@ class WarmStart:
                 self._require_shape(name, tensor)
 
     def copy_into(self, model: nn.Module) -> None:
-        """Copy the weights. Rows of words that were added to the vocabulary stay as they are."""
+        """Copy the weights."""
         weights = load_model(self.folder).state_dict()
         with torch.no_grad():
             for name, tensor in model.state_dict().items():
                 if self.takes(name):
                     self._require_shape(name, tensor)
-                    (tensor[: len(weights[name])] if tensor.dim() else tensor).copy_(weights[name])
+                    tensor.copy_(weights[name])
 
     def _require_shape(self, name: str, tensor: Tensor) -> None:
         advice = (
@@ -159,19 +106,14 @@ class WarmStart:
         theirs, ours = self._shapes.get(name), tensor.shape
         if theirs is None:
             raise ValueError(f"training.init = {self.name!r}: that model has no parameter {name}; {advice}")
-        sizes = {getattr(self.config, size, 0) for size in ("source_vocabulary", "target_vocabulary", "classes")}
-        added = self.extends and len(ours) == len(theirs) > 0 and theirs[0] in sizes and ours[0] > theirs[0]
-        if ours[added:] != theirs[added:]:
+        if ours != theirs:
             raise ValueError(
                 f"training.init = {self.name!r}: {name} is {list(theirs)} there, and {list(ours)} in this recipe's "
                 f"model; {advice}"
             )
 
     def tokenizers(self, pairs: Iterable[Pair]) -> TokenizerPair:
-        """The vocabulary of the other model on each side whose parameters are taken, perhaps extended; else a new one.
-
-        `pairs` is read again for each.
-        """
+        """The vocabulary of the other model on each side whose parameters are taken; else a new one."""
         there, how = TokenizerPair.load(self.folder), self.recipe.tokenizer
         keeps_source = not self.parts or any(in_parts(part, ["encoder"]) for part in self.parts)
         keeps_target = not self.parts or any(not in_parts(part, ["encoder"]) for part in self.parts)
@@ -180,16 +122,6 @@ class WarmStart:
             keeps_target = False
         source = there.source if keeps_source else None
         target = there.target if keeps_target else None
-        if self.extends and there.joint and source is target:
-            texts = (text for pair in pairs for text in (pair.source, pair.target))
-            both = extended_tokenizer(there.source, texts, how.size)
-            return TokenizerPair(both, both)
-        if self.extends and isinstance(source, Tokenizer):
-            source = extended_tokenizer(source, (pair.source for pair in pairs), how.size)
-        if self.extends and isinstance(target, LabelSet):
-            target = extended_labels(target, (pair.target for pair in pairs))
-        elif self.extends and isinstance(target, Tokenizer):
-            target = extended_tokenizer(target, (pair.target for pair in pairs), how.size)
         if source is not None and target is not None:
             return TokenizerPair(source, target)
         if source is None and self.recipe.source.kind != "text":
@@ -204,9 +136,6 @@ def _shapes(model: nn.Module) -> dict[str, torch.Size]:
 
 
 # Which of them learn, and how an update changes them
-
-REST = ""
-"""The name of the group of parameters that `training.part_rates` does not name; it comes first."""
 
 
 def rate(training: TrainingSection, update: int, cuts: int = 0) -> float:
@@ -232,28 +161,27 @@ def rate(training: TrainingSection, update: int, cuts: int = 0) -> float:
 
 
 def make_optimizer(
-    groups: Iterable[list[nn.Parameter]],
+    parameters: list[nn.Parameter],
     settings: TrainingSection,
     given: Callable[[Any], torch.optim.Optimizer] | None = None,
 ) -> torch.optim.Optimizer:
-    """The optimizer that a recipe names, or that of the caller of `fit`, over groups of parameters.
+    """The optimizer that a recipe names, or that of the caller of `fit`.
 
     Fused, AdamW reads and writes each number once, where PyTorch's default on a CPU has a dozen passes over memory. A
     model of one's own may have parameters without a fused kernel: complex ones, and views with gaps between their
     numbers, of which PyTorch's kernel on a CPU would update the numbers in the gaps.
     """
-    groups = list(groups)
     if given is not None:
-        return given([{"params": parameters} for parameters in groups])
+        return given([{"params": parameters}])
     if settings.optimizer == GIVEN:
         raise ValueError(f'training.optimizer = "{GIVEN}" stands for that of the caller: fit(…, optimizer=…)')
     kind = without_compiler(getattr(torch.optim, settings.optimizer))
     options = optimizer_settings(settings)
     if settings.optimizer == "AdamW":
-        fused = all(x.is_floating_point() and _is_dense(x) for parameters in groups for x in parameters)
+        fused = all(x.is_floating_point() and _is_dense(x) for x in parameters)
         options |= {"eps": 1e-9, "fused": fused}
     options["lr"] = settings.rate
-    return kind([{"params": parameters} for parameters in groups], **options)
+    return kind([{"params": parameters}], **options)
 
 
 def optimizer_settings(settings: TrainingSection) -> dict[str, Any]:
@@ -299,24 +227,6 @@ def require_parts(model: nn.Module, parts: Iterable[str], key: str) -> None:
         if not any(in_parts(name, [part]) for name in names):
             known = sorted({".".join(name.split(".")[:depth]) for name in names for depth in (1, 2)})
             raise ValueError(f"{key} names {part!r}, and the model has no such part; it has {', '.join(known[:40])}")
-
-
-def parameter_groups(module: nn.Module, settings: TrainingSection) -> dict[str, list[nn.Parameter]]:
-    """Part → its parameters that learn. A parameter belongs to the longest name that fits; empty groups are left out.
-
-    The names alone decide the groups, not the rates: a run whose `training.rate` changes keeps them.
-    """
-    groups: dict[str, list[nn.Parameter]] = {REST: []}
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad:
-            parts = [part for part in settings.part_rates if in_parts(name, [part])]
-            groups.setdefault(max(parts, key=len, default=REST), []).append(parameter)
-    return {part: parameters for part, parameters in groups.items() if parameters}
-
-
-def rate_share(part: str, settings: TrainingSection) -> float:
-    """The highest rate of a group, as a share of `training.rate`."""
-    return settings.part_rates.get(part, settings.rate) / settings.rate
 
 
 class MovingAverage:

@@ -97,8 +97,8 @@ class Recipe(Section):
             wrong.append('training.strategy = "fsdp" is for training.optimizer = "AdamW"')
         if self.training.init and self.tokenizer.load:
             wrong.append("training.init brings its own vocabulary, and tokenizer.load names another; remove one")
-        if not self.training.init and (self.training.init_parts or self.training.init_vocabulary != "keep"):
-            wrong.append("training.init_parts and training.init_vocabulary need training.init, a model to start from")
+        if not self.training.init and self.training.init_parts:
+            wrong.append("training.init_parts needs training.init, a model to start from")
         if getattr(self.data, "tags", []) and self.source.kind != "text":
             wrong.append(f'data.tags is for sources that are text; source.kind = "{self.source.kind}"')
         if getattr(self.data, "tags", []) and self.tokenizer.slots:

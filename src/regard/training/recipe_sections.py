@@ -55,6 +55,8 @@ RETIRED: dict[str, tuple[list[Any], str]] = {
     "data.configuration": ([""], PARQUET),
     "data.revision": ([""], PARQUET),
     "tokenizer.dropout": ([0.0], "begin a new run without it"),
+    "training.init_vocabulary": (["keep"], "train a new model for text or labels that the model lacks"),
+    "training.part_rates": ([{}], "freeze parts with training.freeze, or give fit an optimizer of your own"),
     "training.tensorboard": ([True, False], ""),
     "training.loggers": ([[]], "give the metrics to another place in a callback: fit(recipe, folder, callbacks=[f])"),
 }
@@ -611,16 +613,7 @@ class TrainingSection(Section):
         default="", about="a run, a model's folder or a model that ships: start with its weights and vocabulary"
     )
     init_parts: list[str] = key(default=[], about='which parts of it: ["encoder"], or ["decoder.embedding"]; []: all')
-    init_vocabulary: Literal["keep", "extend"] = key(
-        default="keep", about="extend: add the pieces and labels that the corpus has and the model lacks"
-    )
     freeze: list[str] = key(default=[], about='parts that do not learn, such as ["encoder"]')
-    part_rates: dict[str, float] = key(
-        default={},
-        about="the highest learning rate of parts: { encoder = 1e-5 }; of the others it is `rate`",
-        over=0,
-        most=HIGHEST_RATE,
-    )
     updates: int = positive(default=8000, about="steps of the optimizer, at most")
     tokens: int = positive(default=4096, about="in a batch, padding counted, on the longer side")
     accumulate: int = positive(default=1, about="batches per update on each device")

@@ -303,9 +303,7 @@ OPEN = ("about", "data.root", "training.", "search.")
 CLOSED = {
     "training.init": "training starts from another model only once",
     "training.init_parts": "training starts from another model only once",
-    "training.init_vocabulary": "the vocabulary has been made",
     "training.freeze": "the optimizer's state in the checkpoint is of the parts that learn",
-    "training.part_rates": "the optimizer's state in the checkpoint has a group for each of these parts",
     "training.optimizer": "the checkpoint has the state of that one",
     "training.ema": "the checkpoint has that moving average, or none",
     "training.strategy": "it decides in which form checkpoints are written",
@@ -373,7 +371,7 @@ def flat_settings(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Settings by their dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, dict) and value and key != "part_rates":
+        if isinstance(value, dict) and value:
             flat |= flat_settings(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value

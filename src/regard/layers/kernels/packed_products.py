@@ -112,8 +112,9 @@ def packed_weights(held: Copies | None = None) -> Iterator[None]:
     """
     copies = _copies.get() if held is None else held
     copies = {} if copies is None else copies
-    for matrix in [x for x, (*before, _) in copies.items() if before != _state(x)]:
-        copies.pop(matrix)
+    for matrix, (*before, _) in list(copies.items()):  # other threads may add to it
+        if before != _state(matrix):
+            copies.pop(matrix, None)
     watched = traced() or torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack()
     token = _copies.set(None if watched else copies)
     try:
