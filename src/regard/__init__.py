@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .attention import *  # noqa: F403, I001
-    from .seeing import Call, Seen, load_trace, note
+    from .seeing import Call, Coverage, Seen, load_trace, note
     from .seeing.analysis import (
         Patterns as Patterns,
         Site as Site,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         repeated_sequence_scores as repeated_sequence_scores,
         retrieval_scores as retrieval_scores,
     )
+    from .seeing.coverage import prove
     from .seeing.watch import watch
 
 # ruff: noqa: F405
@@ -44,6 +45,7 @@ __all__ = [
     "ContributionStats",
     "Contributions",
     "Cosine",
+    "Coverage",
     "Dot",
     "Energy",
     "Entmax",
@@ -85,6 +87,7 @@ __all__ = [
     "note",
     "padding",
     "prefix",
+    "prove",
     "watch",
     "window",
 ]

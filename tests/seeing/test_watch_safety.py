@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import random
 import sys
 import threading
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -290,112 +288,3 @@ def test_calls_of_a_module_added_between_two_watches_are_seen() -> None:
         assert seen.names == [str(n) for n in range(count)]
         assert [call.layer for call in seen] == list(range(count))
         model.append(Kernel())
-
-
-class HashedAttention(nn.Module):
-    """Attention without a function that can be seen: a watch names it as missed."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * 2
-
-
-def _set_own_forward(module: nn.Module) -> None:
-    """As the hooks of accelerate do: a forward of the module's own, which calls the one before."""
-    before = module.forward
-    module.forward = lambda x: before(x)
-
-
-def test_a_forward_set_between_two_watches_is_seen() -> None:
-    model, x = nn.Sequential(HashedAttention(), HashedAttention()), torch.randn(1, 2, 4)
-    for change in (lambda _: None, _set_own_forward, _set_own_forward):
-        for part in model:
-            change(part)
-        with torch.no_grad(), watch(model) as seen:
-            model(x)
-        assert [message.partition(": ")[0] for message in seen.missed] == ["0", "1"]
-
-
-def test_a_model_whose_layers_have_a_forward_of_their_own_is_not_kept_alive() -> None:
-    model = nn.Sequential(HashedAttention(), HashedAttention())
-    for part in model:
-        _set_own_forward(part)
-    references = [weakref.ref(part) for part in model.modules()]
-    with torch.no_grad(), watch(model) as seen:
-        model(torch.randn(1, 2, 4))
-    assert len(seen.missed) == 2
-    del model, part, seen
-    gc.collect()
-    assert [reference() for reference in references] == [None, None, None]
-
-
-class MambaMixer(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.cumsum(dim=-2)
-
-
-class AttentionScale(nn.Module):
-    """A part of an attention module, not one itself."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * 0.5
-
-
-class AttentionHelper(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x + 1
-
-
-class OuterAttention(nn.Module):
-    """It attends itself, with a part whose class has attention in its name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.helper = AttentionHelper()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(self.helper(x), x, x)
-
-
-def seen_of(*layers: nn.Module) -> list[str]:
-    model = nn.Sequential(*layers)
-    with torch.no_grad(), watch(model) as seen:
-        model(torch.randn(1, 2, 5, 4))
-    assert seen.faithful is (not seen.missed)
-    return seen.missed
-
-
-def test_an_attention_module_that_called_nothing_is_named() -> None:
-    (message,) = seen_of(Kernel(), HashedAttention())
-    assert message.startswith("1: it ran without a softmax")
-    assert "regard.note" in message
-
-
-def test_a_state_space_layer_is_named_with_its_reason() -> None:
-    (message,) = seen_of(Kernel(), MambaMixer(), Kernel())
-    assert message == "1: a state-space or linear layer: no weights exist here"
-
-
-def test_parts_of_attention_modules_are_not_named() -> None:
-    assert not seen_of(Kernel(), AttentionScale())
-    assert not seen_of(OuterAttention())
-
-
-def test_what_did_not_run_or_was_not_selected_is_not_named() -> None:
-    model = nn.ModuleList([Kernel(), HashedAttention()])
-    with watch(model) as seen:
-        model[0](torch.randn(1, 2, 5, 4))
-    assert seen.faithful
-    with watch(model, layers="0") as seen:
-        for layer in model:
-            layer(torch.randn(1, 2, 5, 4))
-    assert seen.faithful
-
-
-def test_classes_are_as_before_after_the_watch() -> None:
-    before = HashedAttention.forward
-    model = nn.Sequential(HashedAttention(), HashedAttention())
-    with watch(model), watch(model) as seen:
-        model(torch.randn(1, 2, 5, 4))
-        assert HashedAttention.forward is not before
-    assert HashedAttention.forward is before
-    assert len(seen.missed) == 2

@@ -35,6 +35,7 @@ def see(
     head: Annotated[int, typer.Option(metavar="N", min=0, help="Which head to draw.")] = 0,
     links: Annotated[int, typer.Option(metavar="N", min=0, help="How many of the largest weights to list.")] = 12,
     save: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write a trace, for regard.load_trace.")] = None,
+    prove: Annotated[bool, typer.Option("--prove", help="Test whether it is all that mixes tokens.")] = False,
     device: options.Device = "auto",
     trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
@@ -61,9 +62,11 @@ def see(
     from ..seeing.patterns import check_head, report
 
     if is_own_model(model):
+        if prove:
+            raise ValueError("--prove is for models of Hugging Face; of your own: regard.prove(model, *inputs)")
         seen = _watch_own(model, text, second, find_device(device))
     else:
-        seen = _watch_huggingface(model, text, second, find_device(device), trust_remote_code)
+        seen = _watch_huggingface(model, text, second, find_device(device), trust_remote_code, prove)
     if not len(seen):
         raise ValueError(f"{model}: {seen.advice}")
     if layer is not None:
@@ -73,19 +76,23 @@ def see(
     console = Console()
     for part in report(seen, layer, head, links):
         console.print(part)
+    if seen.coverage is not None:
+        console.print(f"\n{seen.coverage!r}", markup=False)
     if save is not None:
         console.print(f"wrote {save}", markup=False)
 
 
-def _watch_huggingface(name: str, text: str, second: str | None, device: str, trust_remote_code: bool) -> Seen:
+def _watch_huggingface(
+    name: str, text: str, second: str | None, device: str, trust_remote_code: bool, prove: bool
+) -> Seen:
     from ..seeing.text_models import load_text_model
 
     model = load_text_model(name, device, trust_remote_code=trust_remote_code)
     if not model.is_encoder_decoder:
-        return model.read(model.encode(text, second))
+        return model.read(model.encode(text, second), prove=prove)
     if second is None:
         raise ValueError(f"{name} reads one text and writes another: give what it writes with --with")
-    return model.read(model.encode(text), model.encode_target(second))
+    return model.read(model.encode(text), model.encode_target(second), prove=prove)
 
 
 def _watch_own(name: str, text: str, second: str | None, device: str) -> Seen:

@@ -110,7 +110,7 @@ class Call:
         self.untold = ""
         """Why the comparison could not tell, as measured with it."""
         self.depths: ModuleDepths | None = None
-        self.settings, self._steps, self._learned = settings, steps, learned
+        self.settings, self._steps, self.learned = settings, steps, learned
         self.later: list[Call] = []
         self.first = 0
         """The first key that this forward pass sees, among those of all."""
@@ -138,7 +138,7 @@ class Call:
     def _fixed(self) -> list[Tensor]:
         """What the weights depend on, without keys and values, which a cache may fill further in place."""
         if self._own is None:
-            return [x for x in (self.q, self.state, self.mask, *self._learned) if x is not None]
+            return [x for x in (self.q, self.state, self.mask, *self.learned) if x is not None]
         energies, normalize = self._own, self.normalize
         references = [x for x in energies.references() if x is not energies.b]
         state = [] if self.state is None else [self.state]
@@ -182,7 +182,7 @@ class Call:
         if not self.keys:
             self.keys = self.total = energies.keys
             self.key_versions = self.versions_of_keys()
-        self.q, self.mask, self._learned, self._make = energies.a, None, (), None
+        self.q, self.mask, self.learned, self._make = energies.a, None, (), None
         self._own = replace(energies, b=energies.b.new_empty(0, 0))
         self._versions = [version_of(x) for x in self._fixed()]
 

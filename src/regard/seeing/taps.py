@@ -3,15 +3,11 @@
 Hugging Face: `AttentionInterface.get_interface` returns the function of a layer, which is called as (module, q, k, v,
 mask, …) and returns [B, T_q, heads, D]. If it calls scaled_dot_product_attention, that tap records the call, with the
 mask and flags of the kernel; otherwise the call is made from the arguments of the interface.
-
-Modules that are named attention are watched as such: which of them ran without a call that another tap saw. `forward`
-is replaced in the class; a hook on the module would turn off fast paths of PyTorch.
 """
 
 from __future__ import annotations
 
 import functools
-import re
 import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -31,19 +27,15 @@ from ..attention.normalizers import Normalizer, Softmax, Unchanged
 from ..attention.parts import AUTOCAST
 from .call import Call, dot_energies
 from .fidelity import BUDGET
-from .trace import ATTENTION, STATE_SPACE
 from .watch import (
     Replacement,
     Tap,
     ablations_of,
-    always,
-    forward_of,
     is_active,
     local,
     opened,
     report,
     report_missed,
-    report_unseen,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +46,7 @@ if TYPE_CHECKING:
     from ..attention.attend import AnyEnergy, AnyNormalizer
     from ..attention.masks import Mask, MaskFunction
     from .interventions import ModelIntervention
-    from .watch import Parts, ThreadState
+    from .watch import Parts
 
 ORIGINS = {0: "sdpa, math", 1: "sdpa, flash", 2: "sdpa, efficient", 3: "sdpa, cuDNN"}
 _FLASH = 1
@@ -98,7 +90,10 @@ def _scaled_dot_product_attention(
             kernel = _CHOOSE(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         except (RuntimeError, TypeError):  # the call itself will say what is wrong
             kernel = None
-    if (
+    frozen = None if own.frozen is None else own.frozen()
+    if frozen is not None and frozen.shape == (*query.shape[:-1], value.shape[-1]) and not dropout_p:
+        out = torch.empty_like(frozen)  # `prove` puts back what was recorded
+    elif (
         kernel == _FLASH
         and attn_mask is None
         and not dropout_p
@@ -536,67 +531,6 @@ def _agrees(call: Call, weights: Tensor) -> bool:
 HUGGINGFACE_TAP = Tap("a Hugging Face attention", of_model=_interface_of, on_install=verified.clear)
 
 
-NOT_ATTENTION = re.compile(
-    r"norm|mask|bias|drop|embed|output|mlp|feed.?forward|ffn|adapter|cache|position|router|rotary|project|pool|head$|"
-    r"gate$|scale|conv\dd?|activation|model$|for[A-Z]\w+$"
-)
-"""Parts of an attention module, and models that contain some."""
-
-NO_WEIGHTS = "a state-space or linear layer: no weights exist here"
-NOT_SEEN = (
-    "it ran without a softmax, scaled_dot_product_attention or other function that can be seen; report what it "
-    "computes with regard.note(q, k, v, out)"
-)
-
-
-@functools.cache
-def _is_attention(kind: type) -> bool:
-    name = kind.__name__
-    if kind.__module__.startswith(("torch.", "regard.")) or issubclass(kind, torch.jit.ScriptModule):
-        return False  # these are seen by their functions
-    if NOT_ATTENTION.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()) or NOT_ATTENTION.search(name):
-        return False
-    return bool(ATTENTION.search(name) or STATE_SPACE.search(name))
-
-
-def _modules_of(parts: Parts) -> Iterator[Replacement]:
-    """The classes of the attention modules that contain no other."""
-    kinds: list[tuple[str, nn.Module, type]] = [(name, part, type(part)) for name, part in parts]
-    modules = {name: part for name, part, kind in kinds if _is_attention(kind)}
-    outer = {name[:at] for name in modules for at, letter in enumerate(name) if letter == "."} | {""}
-    for name, part in modules.items():
-        if name not in outer or len(modules) == 1:
-            yield from forward_of(part, _tapped_forward, always)
-
-
-def _tapped_forward(original: Callable[..., Any]) -> Callable[..., Any]:
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        # Every line here runs once for each call of a watched model, and is written for speed.
-        own = local.state
-        outer, own.unheard = own.unheard, args[0]
-        try:
-            result = original(*args, **kwargs)
-        except BaseException:
-            own.unheard = None
-            raise
-        if own.unheard is not None:
-            _finish(own, own.unheard, outer)
-        return result
-
-    return forward
-
-
-def _finish(own: ThreadState, module: nn.Module, outer: nn.Module | None) -> None:
-    """After a module of which no call was seen."""
-    own.unheard = outer
-    if is_active():
-        linear = STATE_SPACE.search(type(module).__name__) is not None
-        report_unseen(module, NO_WEIGHTS if linear else NOT_SEEN)
-
-
-MODULE_TAP = Tap("", of_model=_modules_of)
-
-
 def all_taps() -> tuple[Tap, ...]:
     """Every tap, in the order in which they are put in place."""
     from . import taps_recomputed, taps_written
@@ -609,5 +543,4 @@ def all_taps() -> tuple[Tap, ...]:
         HUGGINGFACE_TAP,
         taps_written.TAP,
         taps_recomputed.LINEAR_TAP,
-        MODULE_TAP,
     )

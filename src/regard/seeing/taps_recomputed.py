@@ -349,7 +349,7 @@ def _linear(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if continued:
         report_missed(CONTINUES)
     else:
-        report(lambda: _by_unit_values(original, options, out))
+        report(lambda: _by_unit_values(original, options, out), output=out, arrange=_heads_first)
     out = _ablated(out, dim=2)
     return (out, *rest) if isinstance(result, tuple) else out
 
@@ -387,6 +387,15 @@ def _by_unit_values(function: Callable[..., Any], options: dict[str, Any], out: 
     kept = kept.float() if kept.dtype == torch.float64 else kept
     learned = [x for x in options.values() if isinstance(x, torch.Tensor)]
     return Call(kept, energies=energies, learned=learned, normalize=Unchanged(), origin=origin, cross=False)
+
+
+def _heads_first(x: Tensor) -> Tensor:
+    return x.transpose(1, 2)
+
+
+def _channels_as_heads(x: Tensor) -> Tensor:
+    """[B, T, C] → [B, C, T, 1]"""
+    return x.mT[..., None]
 
 
 def _without_graph(x: Any) -> Any:
@@ -442,7 +451,7 @@ def _rwkv(
         energies = EnergyMatrix(ones, k, DotForm(), tuple(k.shape[:2]), (decay,), causal())
         return Call(z, energies=energies, v=v, origin="RWKV, one head per channel", cross=False)
 
-    report(make)
+    report(make, output=out, arrange=_channels_as_heads)
     return _ablated(out, dim=-1), *result[1:]
 
 
@@ -507,6 +516,7 @@ def _report_lightning(
             cross=False,
         ),
         module,
+        output=out,
     )
 
 

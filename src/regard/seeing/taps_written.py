@@ -558,7 +558,6 @@ def _softmax(
             softmax.report()
         if len(waiting) == MOST:
             waiting.pop(0).report()
-        state.unheard = None
         waiting.append(OpenSoftmax(weights, dim % weights.dim(), module, _before(input)))
     return weights
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 import sys
 import threading
 import weakref
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from ..viewer.export import Widget
     from .activations import Activations, LayerValues
     from .call import Call
+    from .coverage import Coverage
     from .storage import TensorStorage
     from .terminal import ResultTable
     from .text_models import TokenizedText
@@ -65,6 +65,8 @@ class Seen:
         generates ("target"), and the tokens the decoder reads ("read")."""
         self.text: TokenizedText | None = None
         """The text that the model read, if it was one text and is known."""
+        self.coverage: Coverage | None = None
+        """What `regard.prove` found; None if it was not tested."""
         self.gradients = gradients
         self.activations: Activations | None = None
         """What layers returned, if `watch(model, activations=True)` kept it; see `stream` and `mlp`."""
@@ -76,7 +78,6 @@ class Seen:
         self._last: dict[str, Call] = {}  # the newest call of each module, which the next may continue
         self._pass: dict[str, bool] = {}  # the modules of this forward pass, and whether each continued its call
         self._missed: list[str] = []
-        self._unseen: dict[str, str] = {}
         self._matrices = 0  # bytes
         self._over_limit = 0
         self._advice = ""
@@ -178,10 +179,6 @@ class Seen:
         if message not in self._missed:
             self._missed.append(message)
 
-    def add_unseen(self, name: str, reason: str) -> None:
-        """A module that ran and called no attention; whether it should have is decided at the end."""
-        self._unseen.setdefault(name, reason)
-
     def close(self, advise: Callable[[], str]) -> None:
         """At the end of the watch. `advise` says what to do if there was no call."""
         self._advise = advise
@@ -231,16 +228,7 @@ class Seen:
         if self._over_limit and self._storage is not None:
             limit = _size(self._storage.limit or 0)
             self._missed.append(f"{self._over_limit} calls were not kept: the limit is {limit}")
-        self._name_unseen()
         self._advice = "" if self._calls else advise()
-
-    def _name_unseen(self) -> None:
-        """Name attention modules that ran unseen, without parts of modules whose own call was seen."""
-        names = {*(call.name for call in self._calls), *(message.partition(": ")[0] for message in self._missed)}
-        for name, reason in self._unseen.items():
-            parents = name.split(".")
-            if not any(".".join(parents[:count]) in names for count in range(1, len(parents) + 1)):
-                self.add_missed(name, reason)
 
     @property
     def calls(self) -> list[Call]:
@@ -350,14 +338,21 @@ class Seen:
 
     @property
     def faithful(self) -> bool | None:
-        """Whether all calls reproduce the model's outputs up to rounding, and every attention module that ran was seen.
+        """Whether every call that was seen is proved: its weights times its values are what the module computed.
 
-        None if some were not measured (see `unproven`) and no other differs.
+        It says nothing of what was not seen: that is `complete`. None if some could not be measured (see `unproven`)
+        and no other differs.
         """
         verdicts = [call.fidelity().faithful for call in self.calls]
-        if self.missed or False in verdicts:
+        if False in verdicts:
             return False
         return None if not verdicts or None in verdicts else True
+
+    @property
+    def complete(self) -> bool | None:
+        """Whether attention that was seen is the only way between tokens, by `regard.prove`; None if it was not tested
+        or could not be told."""
+        return None if self.coverage is None else self.coverage.complete
 
     @property
     def unproven(self) -> list[Call]:
@@ -470,15 +465,6 @@ def _first_names(calls: Sequence[Call]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
-ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
-STATE_SPACE = re.compile(
-    r"mamba|rwkv|ssm|state.?space|delta.?(net|rule|product)|linear.?attention|lightning.?attention|retention|hyena|"
-    r"rg.?lru|recurrent|[sm]lstm|kimi.?delta|mixer$",
-    re.IGNORECASE,
-)
-"""Classes of layers that mix tokens without weights."""
-
-
 class HeadShare(NamedTuple):
     """The heads of one process among those of `ranks`."""
 
@@ -516,9 +502,9 @@ class ModuleDepths:
 
     def __init__(self, parts: Parts) -> None:
         """`parts` are those of `named_parts`. The model is not kept alive: what was recorded may outlive it."""
-        self._kinds = [(name, type(part).__name__) for name, part in parts]
+        self._kinds = [(name, (type(part), *part._modules)) for name, part in parts]
         self._model = weakref.ref(parts[0][1])
-        self._places: dict[str, list[tuple[list[int], str, str]]] | None = None
+        self._places: dict[str, list[tuple[list[int], str, tuple[Any, ...]]]] | None = None
         self._shares: dict[str, HeadShare] = {}
 
     def of(self, name: str) -> int | None:
@@ -528,7 +514,7 @@ class ModuleDepths:
             for part, kind in self._kinds:
                 self._places.setdefault(_place(part), []).append((_numbers(part), part, kind))
         place = _place(name)
-        alike = sorted(self._places.get(place, [])) if place != name else []
+        alike = sorted(self._places.get(place, []), key=lambda x: x[:2]) if place != name else []
         own = next((kind for _, part, kind in alike if part == name), None)
         if own is None:
             return None
@@ -561,10 +547,9 @@ def _submodule(model: nn.Module | None, name: str) -> nn.Module | None:
     return model
 
 
-def _same_kind(kind: str, other: str) -> bool:
-    if kind == other:
-        return True
-    return all(ATTENTION.search(x) is not None and STATE_SPACE.search(x) is None for x in (kind, other))
+def _same_kind(kind: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether two modules at the same place are of one class, or consist of parts with the same names."""
+    return kind[0] is other[0] or (len(kind) > 1 and kind[1:] == other[1:])
 
 
 def _place(name: str) -> str:

@@ -12,7 +12,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -47,6 +47,7 @@ def watch(
     limit: str | int | None = None,
     gradients: bool = False,
     activations: bool = False,
+    prove: bool = False,
 ) -> Watch:
     """Record every attention call that `model` makes inside the block; the model itself does not change.
 
@@ -64,6 +65,8 @@ def watch(
     - `gradients`: keep the gradient of each output, `call.gradient`, when a backward pass computes it, inside the block
       or after it. `call.contributions()` is then attention × gradient.
     - `activations`: keep what layers and MLPs return, by reference: `seen.stream[3]`, `seen.mlp[3]`.
+    - `prove`: when the block ends, `regard.prove` of the first call of the model in it, and of the last if there are
+      more: `seen.complete` and `seen.coverage`. It runs the model about four times for each.
 
     Held for each call: T_q · heads · D numbers of queries, T_k · key heads · D of keys and as many of values, a mask
     (two numbers per query where that is the same) and 64 rows of the output; of a generation, the newest keys and
@@ -83,7 +86,32 @@ def watch(
             f"{compiled} is compiled, and calls inside compiled code cannot be seen. Watch and call the original "
             "model (model._orig_mod, or without model.forward = torch.compile(…)), or watch before compiling"
         )
-    return Watch(parts, layers, keep, limit, gradients, activations)
+    return Watch(parts, layers, keep, limit, gradients, activations, prove)
+
+
+def tensors_of(x: Any, depth: int = 0) -> list[Tensor]:
+    """The tensors in arguments or outputs of a module, in order, each once."""
+    if isinstance(x, torch.Tensor):
+        return [] if x.is_nested or x.layout != torch.strided else [x]
+    parts: Any = ()
+    if isinstance(x, dict):
+        parts = x.values()
+    elif isinstance(x, list | tuple):
+        parts = x
+    elif hasattr(x, "__dataclass_fields__"):
+        parts = vars(x).values() if hasattr(x, "__dict__") else ()
+    found = [tensor for part in parts for tensor in tensors_of(part, depth + 1)] if depth < 4 else []
+    return list({id(tensor): tensor for tensor in found}.values())
+
+
+def _keeper(calls: list[tuple[Any, Any]]) -> Callable[..., None]:
+    """A hook that keeps copies of the arguments of the first and of the last call."""
+
+    def keep(module: nn.Module, args: Any, options: Any) -> None:
+        memo: dict[int, Any] = {id(x): x.detach().clone() for x in tensors_of((args, options))}
+        calls[1:] = [deepcopy((args, options), memo)]
+
+    return keep
 
 
 class Watch:
@@ -97,6 +125,7 @@ class Watch:
         limit: str | int | None,
         gradients: bool,
         activations: bool,
+        prove: bool = False,
     ) -> None:
         """`parts` are the modules of the model, the model itself first. Holding them keeps the ids in `names` valid."""
         self.model, self._parts, self._plan = parts[0][1], parts, plan(parts)
@@ -112,6 +141,8 @@ class Watch:
         self._selected: dict[str, bool] = {}
         self.number = next(numbers)
         self._entered = False
+        self._calls: list[tuple[Any, Any]] | None = [] if prove else None  # arguments, to prove
+        self._hook: Any = None
         storage = None
         if keep is not None or limit is not None:
             from .storage import TensorStorage
@@ -136,6 +167,8 @@ class Watch:
             _here.set((*_here.get(), self.number))
             if self.seen.activations is not None:
                 self.seen.activations.open()
+            if self._calls is not None:
+                self._hook = self.model.register_forward_pre_hook(_keeper(self._calls), with_kwargs=True)
         except BaseException:
             self._release()
             raise
@@ -153,6 +186,10 @@ class Watch:
                 self._release()
                 raise
             self.seen.close(functools.partial(_advice, type(self.model).__name__))
+        if self._calls and error[0] is None:
+            from .coverage import prove_calls
+
+            self.seen.coverage = prove_calls(self.model, self._calls, self.seen)
 
     def _release(self) -> None:
         """Undo `__enter__`, whatever of it was done."""
@@ -162,6 +199,8 @@ class Watch:
             opened.watches = tuple([watch for watch in opened.watches if watch.number != self.number])
         _here.set(tuple([number for number in _here.get() if number != self.number]))
         remove(self.number)
+        if self._hook is not None:
+            self._hook.remove()
         self._entered = False
 
     def __del__(self) -> None:
@@ -245,18 +284,30 @@ _graph_task_id = getattr(torch._C, "_current_graph_task_id", None)  # private to
 _FUNCTIONAL = vars(torch.nn.functional)
 
 
+@contextmanager
+def opened_also(listener: Any) -> Iterator[None]:
+    """Inside the block the taps, which are in place, report calls to this listener as well."""
+    with _lock:
+        opened.watches = (*opened.watches, listener)
+    before = _here.set((*_here.get(), listener.number))
+    try:
+        yield
+    finally:
+        _here.reset(before)
+        with _lock:
+            opened.watches = tuple([watch for watch in opened.watches if watch is not listener])
+
+
 class ThreadState:
     """What the taps know of the code that runs in one thread."""
 
     __slots__ = (
-        "captured", "interface_call", "multihead", "multihead_forward", "softmaxes", "suspended", "unheard",
+        "captured", "frozen", "interface_call", "multihead", "multihead_forward", "softmaxes", "suspended",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.softmaxes: list[OpenSoftmax] = []
         """Results of softmaxes that may yet be multiplied with values."""
-        self.unheard: nn.Module | None = None
-        """The attention module whose `forward` runs, until a call of it is reported as seen or as missed."""
         self.multihead_forward: nn.Module | None = None
         """The nn.MultiheadAttention whose `forward` runs. Modules that compute its parameters may run inside it."""
         self.multihead: nn.Module | None = None
@@ -265,6 +316,8 @@ class ThreadState:
         """Inside a call that is reported as a whole: the functions it is made of are not reported."""
         self.interface_call: InterfaceCall | None = None
         """Inside an attention interface: its arguments, for the function it ends in."""
+        self.frozen: Callable[[], Tensor | None] | None = None
+        """Inside `prove`: the output that the next call is put back to, so that its kernel need not run."""
         self.captured: list[Call] | None = None
         """Inside `capture_calls`: calls are appended here and reported to no watch."""
 
@@ -322,7 +375,6 @@ def report(
     """
     # Every line here runs once for each call of a watched model, and is written for speed.
     own = local.state
-    own.unheard = None
     if not opened.watches and own.captured is None:  # an ablation alone
         return
     try:
@@ -347,16 +399,9 @@ def report_missed(
     reason: str, module: nn.Module | None = None, *, name_filter: Callable[[str], bool] | None = None
 ) -> None:
     """Report a call that could not be recorded."""
-    local.state.unheard = None
     for watch, name, part in _watches_of(module):
         if name_filter is None or name_filter(_name_and_class(watch, name, part)):
             watch.seen.add_missed(name, reason)
-
-
-def report_unseen(module: nn.Module, reason: str) -> None:
-    """Report an attention module that ran without any call being seen."""
-    for watch, name, _ in _watches_of(module):
-        watch.seen.add_unseen(name, reason)
 
 
 def failure(error: Exception) -> str:
@@ -497,12 +542,6 @@ def when_softmax_waits(original: Callable[..., Any], function: Callable[..., Any
             return original(*args, **kwargs)
         return function(original, *args, **kwargs)
 
-    return tapped
-
-
-def always(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """What `function(original)` returns, which asks for itself: it saves a call in what every layer calls."""
-    tapped: Callable[..., Any] = function(original)
     return tapped
 
 
