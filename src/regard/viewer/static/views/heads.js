@@ -332,7 +332,7 @@ function headsLegend(panel) {
     .sort((a, b) => a - b)
     .map((head) => ({ label: `head ${head}`, color: palette.head(head) }));
   const note = panel.view.muted.size ? `${hiddenNames(panel)} hidden` : "";
-  return { entries, from: "0", to: "1", words: "weight of squares, root scale; lines as wide as theirs", note };
+  return { entries, from: "0", to: "1", words: "weight, root scale", note };
 }
 
 const COLUMNS = ["layer", "head", "query", "query token", "key", "key token", "drawn", "weight", "from any word here"];
