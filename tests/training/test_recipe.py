@@ -460,3 +460,15 @@ def test_a_missing_section_comes_with_a_remedy(tmp_path: Path, text: str, lines:
         recipe_files.load_recipe(file)
     for line in lines:
         assert re.search(line, str(caught.value)), str(caught.value)
+
+
+def test_keys_of_earlier_versions_load_where_they_did_nothing_or_the_run_is_only_looked_at(tmp_path: Path) -> None:
+    plain = recipe_files.load_recipe("bahdanau-phrasebook")
+    file = tmp_path / "recipe.toml"
+    old = recipe_toml(plain).replace("[training]", "[training]\ntensorboard = true\nloggers = []\npart_rates = {}")
+    file.write_text(old.replace("[tokenizer]", "[tokenizer]\ndropout = 0.0"))
+    assert recipe_files.load_recipe(file) == plain
+    file.write_text(old.replace("[tokenizer]", "[tokenizer]\ndropout = 0.1"))
+    assert recipe_files.load_recipe(file, finished=True) == plain
+    with pytest.raises(RecipeError, match=r"tokenizer\.dropout .*: is no key any more: begin a new run without it"):
+        recipe_files.load_recipe(file)

@@ -77,6 +77,8 @@ Of = Literal["heads", "head positions", "edges", "mlps", "mlp positions", "layer
 By = Literal["zero", "mean", "resample", "patch"]
 PARTS: dict[str, Part] = {"mlps": "mlp", "mlp positions": "mlp", "stream": "stream", "tokens": "embedding"}
 BY_POSITION = ("head positions", "mlp positions", "stream", "tokens")
+SINK = 1e-5
+"""What the weights of a row lack to 1 that is a sink, and not rounding."""
 ROWS_ON_CPU, ROWS = 32, 256
 """The largest batch of a forward pass. On a CPU it is small, so that each pass skips as many layers as it can."""
 
@@ -474,11 +476,20 @@ def _estimates(
 
 @torch.no_grad()
 def _without_edges(seen: Seen, number: int, g: Float[Tensor, "b heads t d"]) -> Float[Tensor, "b heads q k"]:
-    """g · (o' − o) of every weight that is closed, w_ij (g · o_i − g · v_j) / (1 − w_ij)."""
+    """g · (o' − o) of every weight that is closed, o' the average of the other values by the other weights."""
     call = seen.calls[number]
     w, c = call.weights.dense().double(), call.contributions(g.to(call.v.dtype)).dense().double()
-    total = c.sum(-1, keepdim=True)
-    return ((w * total - c) / (1 - w).clamp_min(torch.finfo(w.dtype).eps)).cpu()
+    total, sink = c.sum(-1, keepdim=True), 1 - w.sum(-1, keepdim=True)
+    # 1 − w_ij as the sum of the others: where w_ij is nearly 1 the difference would be rounding alone.
+    others = _without_each(w) + sink.where(sink > SINK, 0)
+    return (_without_each(c) / others - total).where(others > 0, 0).cpu()
+
+
+def _without_each(x: Float[Tensor, "... k"]) -> Float[Tensor, "... k"]:
+    """Σ_{k≠j} x_k for each j, without a subtraction."""
+    before, after = x[..., :-1].cumsum(-1), x[..., 1:].flip(-1).cumsum(-1).flip(-1)
+    pad = torch.nn.functional.pad
+    return pad(before, (1, 0)) + pad(after, (0, 1))
 
 
 @torch.no_grad()

@@ -256,7 +256,7 @@ class _Recorder:
         return ResidualStream(self.seen, self.layers, norm, self.head, last, normed, logits, model_logits)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class StreamAttribution(Tabular):
     """A number that is linear in the residual stream at one position, as a sum over what was added to the stream."""
 
@@ -398,7 +398,7 @@ def through_projection(projection: nn.Module, width: int, u: Tensor) -> tuple[Te
     return g, (y.detach().double() * u).sum(-1)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class LogitAttribution(StreamAttribution):
     """The parts of a logit, or of the difference of two, for each entry of the batch."""
 
@@ -508,7 +508,7 @@ def next_tokens(logits: Float[Tensor, "... v"], count: int = 5) -> NextTokens:
 Side = Literal["query", "key"]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class EnergyAttribution(StreamAttribution):
     """The parts of one energy of one head, for each entry of the batch, from the layers below it."""
 

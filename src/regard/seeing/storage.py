@@ -143,10 +143,12 @@ class TensorStorage:
             return x.detach()
         kept = self._copy_of(x)
         if kept is None:
-            if self.cpu and x.is_cuda and not wait:
-                kept = self._host_copies.copy(x)
-            else:
-                kept = x.detach().to("cpu", copy=True) if self.cpu else self._file(x.detach())
+            # Outside of the model's inference mode a copy has a version counter, and needs no fingerprint.
+            with torch.inference_mode(False):
+                if self.cpu and x.is_cuda and not wait:
+                    kept = self._host_copies.copy(x)
+                else:
+                    kept = x.detach().to("cpu", copy=True) if self.cpu else self._file(x.detach())
             if not x.is_inference():  # inference tensors have no version counter
                 key, copies = id(x), self._copies
                 copies[key] = weakref.ref(x, lambda _: copies.pop(key, None)), x._version, kept

@@ -282,7 +282,4 @@ def _value(value: object) -> str:
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list):
         return f"[{', '.join(_value(item) for item in value)}]"
-    if isinstance(value, dict):
-        items = (f"{_value(key)} = {_value(item)}" for key, item in value.items())
-        return f"{{ {', '.join(items)} }}" if value else "{}"
     return repr(value)  # int and float: TOML reads what Python writes, 1e-05 included

@@ -197,24 +197,20 @@ class Reader:
             return self.part(value, rules["part"], kinds() if callable(kinds) else kinds, place)
         if is_dataclass(hint):
             return self.table(hint, value, place)  # type: ignore[arg-type]
-        several = next((each for each in options if get_origin(each) in (list, dict)), None)
-        if several is None or not isinstance(value, list | dict):
+        several = next((each for each in options if get_origin(each) is list), None)
+        if several is None or not isinstance(value, list):
             sentences = [misfit(value, each, rules) for each in options]
             if None not in sentences:
                 sentence = sentences[0]
                 example = f", such as {self._list_example(place, value)}" if get_origin(options[0]) is list else ""
                 return self._note(place, f"{sentence}{example}")
             return float(value) if hint is float else value
-        if not isinstance(value, get_origin(several)):
-            return self._note(place, f"{misfit(value, several, rules)}, such as {self._list_example(place, value)}")
         least, most = rules.get("sizes", (0, math.inf)) if several is hint else (2, 2)
         if not least <= len(value) <= most:
             bound = f"at least {least}" if len(value) < least else f"at most {most}"
             return self._note(place, f"has {count_of(len(value), 'entry', 'entries')}; it should have {bound}")
         inner = get_args(several)[-1]
         rules = {name: rule for name, rule in rules.items() if name != "sizes"}
-        if isinstance(value, dict):
-            return {name: self.value(each, inner, rules, f"{place}.{name}") for name, each in value.items()}
         return [self.value(each, inner, rules, f"{place}.{n}") for n, each in enumerate(value)]
 
     def _note(self, place: str, sentence: str) -> None:
@@ -245,7 +241,7 @@ class Reader:
 def misfit(value: Any, hint: Any, rules: Mapping[str, Any]) -> str | None:
     """What is wrong with a value that is no section and no list of the right type, as a sentence; None if nothing."""
     kind = get_origin(hint) or hint
-    expected = PLAIN.get(hint, "a section with keys" if kind is dict else "a list")
+    expected = PLAIN.get(hint, "a list")
     if kind is Literal:
         choices = [repr(choice) for choice in get_args(hint)]
         fits = any(type(value) is type(choice) and value == choice for choice in get_args(hint))
