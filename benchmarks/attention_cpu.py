@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
+import time
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,7 +22,8 @@ def rows() -> Iterator[Row]:
     yield from dot_product()
     yield from small_call()
     yield from additive()
-    yield from additive_beside_a_busy_process()
+    yield from masks()
+    yield from distances()
     yield from decoder_step()
     yield from statistics()
 
@@ -51,6 +51,55 @@ def small_call() -> Iterator[Row]:
     q, k, v = (torch.randn(1, 1, 16, 16) for _ in range(3))
     times = alternate({"sdpa": lambda: sdpa(q, k, v), "regard": lambda: regard.attend(q, k, v)}, 40, calls=500)
     yield from (row("dot product (1, 1, 16, 16) whole call", by, t) for by, t in times.items())
+
+
+def _both(work: str, ways: dict[str, Callable[..., Tensor]], *x: Tensor) -> Iterator[Row]:
+    """Forward, and forward with backward: CPU time, because machines are seldom quiet."""
+    with torch.no_grad():
+        forward = {by: (lambda f=f: f(*(y.detach() for y in x))) for by, f in ways.items()}
+        times = alternate(forward, 5, clock=time.process_time)
+    yield from (row(f"{work} forward", by, t) for by, t in times.items())
+    times = alternate({by: _trained(f, *x) for by, f in ways.items()}, 3, clock=time.process_time)
+    yield from (row(f"{work} forward+backward", by, t) for by, t in times.items())
+
+
+def masks() -> Iterator[Row]:
+    """What a mask hides is not computed: beside no mask, and beside the dense mask that was made of it before."""
+    length, seed = 4096, torch.Generator().manual_seed(1)
+    x = tuple(torch.randn(1, 2, length, 64, requires_grad=True) for _ in range(3))
+    ends = torch.randperm(length - 1, generator=seed)[:15].sort().values
+    table = torch.rand(length // 128, length // 128, generator=seed) < 1 / 8
+    named = {
+        "causal & window(256)": regard.causal() & regard.window(256),
+        "16 equal documents": regard.documents(torch.arange(length) // 256),
+        "16 documents": regard.documents(torch.bucketize(torch.arange(length), ends)),
+        "half padding": regard.padding([length // 2]),
+        "prefix(1024) | causal": regard.prefix(1024) | regard.causal(),
+        "mask_mod, an eighth of the blocks": regard.mask_mod(lambda b, h, i, j: table[i // 128, j // 128]),
+    }
+    for name, mask in named.items():
+        seen = mask.dense((1, 2), length, length, torch.device("cpu"))
+        ways = {
+            "sdpa, no mask": sdpa,
+            "sdpa, dense mask": lambda *y, seen=seen: sdpa(*y, seen),
+            "regard": lambda *y, mask=mask: regard.attend(*y, mask=mask),
+        }
+        yield from _both(f"{name}, T=4096 H=2 D=64, CPU time", ways, *x)
+    one, window = torch.no_grad(), named["causal & window(256)"]
+    with one:
+        every, few = (regard.attend(*x, mask=m, weights=True)[1] for m in (None, window))
+    ask = {"entropy": True, "received": True, "top": 1}
+    times = alternate({"no mask": lambda: every.stats(**ask), "window": lambda: few.stats(**ask)}, 5)
+    yield from (
+        row("entropy, received and maximum, causal & window(256), T=4096 H=2", by, t) for by, t in times.items()
+    )
+
+
+def distances() -> Iterator[Row]:
+    x = tuple(torch.randn(1, 2, 4096, 64, requires_grad=True) for _ in range(3))
+    for energy in (regard.Gaussian(), regard.InverseDistance()):
+        ways = {"sdpa": sdpa, "regard": lambda *y, energy=energy: regard.attend(*y, energy=energy)}
+        yield from _both(f"{type(energy).__name__} T=4096 H=2 D=64, CPU time", ways, *x)
 
 
 ADDITIVE = """
@@ -82,24 +131,6 @@ def additive() -> Iterator[Row]:
     for by, name in (("eager", "eager"), ("regard", "ours")):
         held = [peak_memory(ADDITIVE, f"{name}(q, k, v).sum().backward()") for _ in range(3)]
         yield row("additive B=4 T=256 D=256 forward+backward, peak extra memory", by, held, "MiB")
-
-
-def additive_beside_a_busy_process() -> Iterator[Row]:
-    """Machines are seldom quiet: ten runs with another process that computes all the time. Each row is of these ten."""
-    scope: dict[str, object] = {"torch": torch, "regard": regard}
-    exec(ADDITIVE, scope)
-    tensors = tuple(scope[name] for name in "qkv")
-    ways = {"eager": scope["eager"], "regard": scope["ours"]}
-    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
-        with torch.no_grad():
-            times = alternate({by: (lambda f=f: f(*tensors)) for by, f in ways.items()}, 10, calls=3)
-        yield from (row("additive B=4 T=256 D=256 forward, beside a busy process", by, t) for by, t in times.items())
-        times = alternate({by: _trained(f, *tensors) for by, f in ways.items()}, 10, calls=3)
-        name = "additive B=4 T=256 D=256 forward+backward, beside a busy process"
-        yield from (row(name, by, t) for by, t in times.items())
-    finally:
-        busy.kill()
 
 
 def decoder_step() -> Iterator[Row]:
@@ -144,3 +175,9 @@ def statistics() -> Iterator[Row]:
             {"sdpa forward": lambda: sdpa(q, k, v, is_causal=True), "regard stats": lambda: w.stats(**ask)}, 5
         )
     yield from (row("statistics T=8192 H=8 D=64, causal (the same four)", by, t) for by, t in times.items())
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for one in (*masks(), *distances()):
+        print(f"{one.work:75} {one.by:18} {one.p20:9.2f} {one.unit}", flush=True)

@@ -59,7 +59,7 @@ NAV: dict[str, list[str]] = {
 }
 """Pages by tab; a page of docs/ that is not listed comes last under "More"."""
 GROUPS = {
-    "attend": ("attend, attend_packed, lookup, explain, Plan", "Computing attention"),
+    "attend": ("attend, received, lookup, explain, Plan", "Computing attention"),
     "weights": ("Weights, Stats, Top, Contributions, ContributionStats", "What attention weights are"),
     "energies": (
         "Energy, Dot, ScaledDot, General, Additive, Concat, Cosine, Gaussian, InverseDistance, Exact",

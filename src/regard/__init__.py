@@ -75,7 +75,6 @@ __all__ = [
     "Unnormalized",
     "Weights",
     "attend",
-    "attend_packed",
     "attend_step",
     "causal",
     "dense",
@@ -88,6 +87,7 @@ __all__ = [
     "padding",
     "prefix",
     "prove",
+    "received",
     "watch",
     "window",
 ]
@@ -125,6 +125,11 @@ def __getattr__(name: str) -> object:
                 raise
             raise ImportError(f"regard.{name} needs rich; install it with: pip install 'regard[cli]'") from None
         return getattr(module, name) if name in ANALYSIS else module
+    if name == "attend_packed":
+        raise AttributeError(
+            "regard.attend_packed is gone: attend(…, mask=documents(ids)) over all sequences in one row, where ids is "
+            "torch.arange(len(lengths)).repeat_interleave(lengths)"
+        )
     if name not in __all__:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
     from . import attention, seeing

@@ -129,6 +129,26 @@ def test_a_mask_that_is_changed_is_asked_again() -> None:
     torch.testing.assert_close(attend(q, k, v, mask=mask), attend(q, k, v, mask=mask, backend="reference"))
 
 
+def test_the_block_mask_of_flex_attention() -> None:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    table = torch.rand(3, 3, generator=torch.Generator().manual_seed(1)) < 0.6
+    table.fill_diagonal_(True)
+
+    def seen(b, h, i, j):
+        return table[i // 128, j // 128] & (i >= j)
+
+    given = create_block_mask(seen, 1, 1, 300, 300, device="cpu")
+    q, k, v = (torch.randn(2, 2, 300, 8) for _ in range(3))
+    truth = attend(q, k, v, mask=seen, backend="reference")
+    torch.testing.assert_close(attend(q, k, v, mask=given), truth)
+    torch.testing.assert_close(attend(q, k, v, mask=given, backend="reference"), truth)
+    with torch.no_grad():
+        torch.testing.assert_close(attend(q, k, v, mask=given, backend="flex"), truth)
+    with pytest.raises(ValueError, match="300 × 300"):
+        attend(q[..., :200, :], k, v, mask=given)
+
+
 LONG = """
 import torch, regard
 torch.set_num_threads(1)

@@ -1,6 +1,6 @@
 """The formula: energies, normalizers, masks, `attend`, `Weights`, `Contributions`. Imports PyTorch, nothing of ours."""
 
-from .attend import Plan, attend, attend_packed, explain, lookup
+from .attend import Plan, attend, explain, lookup, received
 from .contributions import Contributions, ContributionStats
 from .energies import (
     Additive,
@@ -71,7 +71,6 @@ __all__ = [
     "Unnormalized",
     "Weights",
     "attend",
-    "attend_packed",
     "attend_step",
     "causal",
     "dense",
@@ -81,5 +80,6 @@ __all__ = [
     "mask_mod",
     "padding",
     "prefix",
+    "received",
     "window",
 ]

@@ -16,18 +16,17 @@ from torch.nn.functional import scaled_dot_product_attention
 from .backends import fused, reference, sdpa
 from .energies import Exact, ScaledDot
 from .energy_matrix import EnergyMatrix, clear_hidden_keys, split
-from .masks import Dense, Mask, MaskMod
+from .masks import Blocks, Dense, Mask, MaskMod
 from .modifiers import Modifier
 from .normalizers import FunctionNormalizer, Normalizer, Proportional, Softmax
 from .parts import AUTOCAST, check_device, differentiated_once, no_kernel, plain, takes, traced
-from .ragged_sequences import JaggedBatch, Sequences
 from .weights import Weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import ModuleType
 
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool, Float
 
     from .energies import Energy, LearnedEnergy
     from .masks import MaskFunction
@@ -86,9 +85,7 @@ def attend(
     [B, heads, T, D], fewer key/value heads than query heads are shared among them (grouped-query attention). One query
     may be a vector q [D]: then the output is [..., D_v], and the weights are [..., T_k].
 
-    Sequences of different lengths are nested tensors of layout torch.jagged, [B, T, D] or [B, heads, T, D]; the output
-    is one, too. Masks and positions count from the start of each sequence. The weights are those of the longest
-    sequences, zero after the end of the others. `attend_packed` takes cumulative lengths.
+    Sequences of different lengths lie in one row with `mask=causal() & documents(ids)`, or are padded with `padding`.
 
     - `energy`: `ScaledDot()`, `Additive(…)`, …, or any function of (q, k) whose entry (i, j) depends on q_i and k_j.
     - `normalize`: `Softmax()`, `Proportional()`, `Sparsemax()`, `Entmax()`, `Hard()`, `Sigmoid()`, `Softpick()`,
@@ -96,9 +93,9 @@ def attend(
       the last dimension. Without `mask` it sees −10³⁰ for masked keys, so a function that adds energies up needs the
       mask.
     - `mask`: `causal() & padding(lengths)`, …, a boolean tensor, True where a query may see a key, or FlexAttention's
-      `mask_mod`, a function of (b, h, q_idx, kv_idx). A query that may see none gets zeros. Keys and values that no
-      query sees count as zeros, so padding may hold NaN and ∞; in a key that some queries see they may reach others.
-      (A `mask_mod` is not asked which these keys are, nor two masks that hide one only together.)
+      `mask_mod`, a function of (b, h, q_idx, kv_idx), or BlockMask. A query that may see none gets zeros. Keys and
+      values that no query sees count as zeros, so padding may hold NaN and ∞; in a key that some queries see they may
+      reach others. (A `mask_mod` is not asked which these keys are, nor two masks that hide one only together.)
     - `dropout`: the share of weights dropped, whenever it is not zero (pass 0 in evaluation).
     - `backend`: "auto" selects the fastest that is exact for the request (`explain` says which and why); a name
       selects that backend, or raises. "reference", the formula, has second derivatives and runs inside torch.func
@@ -109,17 +106,6 @@ def attend(
         done = _directly(q, k, v, mask)
         if done is not None:
             return done
-    if _any_nested(q, k, v):
-        batch = JaggedBatch.of(q, k, v)
-        options: Options = {
-            "energy": energy,
-            "normalize": normalize,
-            "mask": mask,
-            "dropout": dropout,
-            "backend": backend,
-        }
-        z, w = _attend_sequences(batch, weights, options)
-        return batch.q.nested(z) if w is None else (batch.q.nested(z), w)
     energies, normalize, v, vector = check(q, k, v, energy, normalize, mask, dropout)
     name = select(backend, energies, normalize, v, dropout)
     z, state = _module(name).run(energies, normalize, v, dropout, weights)
@@ -165,84 +151,6 @@ def _directly(q: Tensor, k: Tensor, v: Tensor, mask: AnyMask) -> Tensor | None:
     return z if total - total == 0 else None
 
 
-def _any_nested(*tensors: Tensor) -> bool:
-    return any(getattr(x, "is_nested", False) for x in tensors)
-
-
-def _attend_sequences(
-    batch: JaggedBatch, weights: bool, options: Options
-) -> tuple[Float[Tensor, "total *heads d_v"], Weights | None]:
-    """`attend` for sequences of different lengths: the outputs of all sequences in a row."""
-    q, k, v, mask, in_a_row = batch.padded(options.get("mask"), weights or bool(listeners))
-    options = {**options, "mask": mask}
-    if weights:
-        z, w = attend(q, k, v, weights=True, **options)
-        return in_a_row(z), w
-    return in_a_row(attend(q, k, v, **options)), None
-
-
-@overload
-def attend_packed(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor | None = None,
-    *,
-    weights: Literal[False] = ...,
-    **options: Unpack[Options],
-) -> Float[Tensor, "total_q *heads d_v"]: ...
-
-
-@overload
-def attend_packed(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor | None = None,
-    *,
-    weights: Literal[True],
-    **options: Unpack[Options],
-) -> tuple[Float[Tensor, "total_q *heads d_v"], Weights]: ...
-
-
-def attend_packed(
-    q: Float[Tensor, "total_q *heads d_q"],
-    k: Float[Tensor, "total_k *key_heads d_k"],
-    v: Float[Tensor, "total_k *key_heads d_v"],
-    cu_seqlens_q: Int[Tensor, " b_and_one"],
-    cu_seqlens_k: Int[Tensor, " b_and_one"] | None = None,
-    *,
-    weights: bool = False,
-    **options: Unpack[Options],
-) -> Tensor | tuple[Tensor, Weights]:
-    """`attend` for each sequence of a packed batch: q [total, D] or [total, heads, D], as FlashAttention packs them.
-
-    Sequence b has the rows cu_seqlens_q[b] up to cu_seqlens_q[b + 1] of q, and by cu_seqlens_k those of k and v (the
-    same without it). The options are those of `attend`. Masks and positions count from the start of each sequence:
-    `mask=causal("bottom-right")` is FlashAttention's `causal=True`.
-
-    The weights are [B, heads, longest T_q, longest T_k], zero after the end of a sequence; `w[b]` are those of one.
-
-    The cumulative lengths are read, from a GPU too, which waits for it. A function as `normalize` that takes no mask
-    sees −10³⁰ from the end of a sequence up to the longest one: what it adds up over a row depends on the others.
-    """
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dim() not in (2, 3):
-            raise ValueError(f"{name} has shape {list(x.shape)}; expected [total, D] or [total, heads, D]")
-    own_q = Sequences.packed(q, "cu_seqlens_q", cu_seqlens_q)
-    offsets_k = own_q.offsets if cu_seqlens_k is None else Sequences.packed(k, "cu_seqlens_k", cu_seqlens_k).offsets
-    if not len(k) == len(v) or (cu_seqlens_k is None and len(q) != len(k)):
-        raise ValueError(
-            f"q has {len(q)} rows, k {len(k)} and v {len(v)}; every key needs a value, and keys of other lengths than "
-            "the queries' need cu_seqlens_k"
-        )
-    batch = JaggedBatch(own_q, *(Sequences(x, offsets_k, offsets_k.diff()) for x in (k, v)))
-    z, w = _attend_sequences(batch, weights, options)
-    return z if w is None else (z, w)
-
-
 def check(
     q: Tensor,
     k: Tensor,
@@ -259,6 +167,11 @@ def check(
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         types = ", ".join(f"{n} is {type(x).__name__}" for n, x in (("q", q), ("k", k), ("v", v)))
         raise TypeError(f"attend takes tensors: {types}")
+    if q.is_nested or k.is_nested or v.is_nested:
+        raise TypeError(
+            "attend takes no nested tensors; pad them and use mask=padding(lengths), or put all sequences in one row "
+            "with mask=documents(ids)"
+        )
     if q.device.type in AUTOCAST and torch.is_autocast_enabled(q.device.type):
         kind = torch.get_autocast_dtype(q.device.type)
         q, k, v = (x.to(kind) if x.dtype in _LOWERED else x for x in (q, k, v))
@@ -299,6 +212,8 @@ def check(
         raise ValueError(f"dropout is a probability, 0 ≤ dropout < 1; got {dropout}")
     if isinstance(mask, Tensor):
         mask = Dense(mask)
+    elif (blocks := Blocks.of(mask)) is not None:
+        mask = blocks
     elif callable(mask) and not isinstance(mask, Mask | type) and takes(mask, 4):
         mask = MaskMod(mask)
     if isinstance(mask, Mask):
@@ -482,8 +397,6 @@ def explain(
     weights: bool = False,
 ) -> Plan:
     """The backend that `attend` would run for the same arguments, the reason, and the reasons against the others."""
-    if _any_nested(q, k, v):
-        q, k, v, mask, _ = JaggedBatch.of(q, k, v).padded(mask, weights or bool(listeners))
     energies, normalize, v, _ = check(q, k, v, energy, normalize, mask, dropout)
     problem = energies, normalize, v, dropout
     name, fastest = select(backend, *problem), _fastest(*problem)
@@ -523,6 +436,22 @@ def _slower(name: str, energies: EnergyMatrix) -> str:
     if name == "flex" and energies.a.device.type == "cpu":
         return "can, but uncompiled on CPU it holds the whole matrix"
     return "can, but no faster here"
+
+
+def received(
+    q: Float[Tensor, "*batch q d_q"],
+    k: Float[Tensor, "*batch k d_k"],
+    *,
+    energy: AnyEnergy = _SCALED_DOT,
+    normalize: AnyNormalizer = _SOFTMAX,
+    mask: AnyMask = None,
+) -> Float[Tensor, "*batch k"]:
+    """Σ_i w_ij, how much attention each key receives: what compression of a key/value cache asks for.
+
+    Of queries and keys alone, in O(T) memory. `Weights` has this and the other statistics of a call of `attend`.
+    """
+    energies, normalize, _, _ = check(q, k, k, energy, normalize, mask)
+    return Weights(energies, normalize).received()
 
 
 _MISSING = object()

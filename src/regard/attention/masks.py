@@ -12,7 +12,7 @@ for that, and is held by reference.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -303,6 +303,51 @@ class MaskMod(Mask):
         # Tables of positions, such as documents, are as long as the sequence.
         length = min([8, *(x.shape[-1] for x in self.function_tensors() if x.dim())])
         return (), length, length
+
+
+class Blocks(MaskMod):
+    """FlexAttention's BlockMask: whole blocks of keys that queries see, and blocks of which `mask_mod` says more."""
+
+    def __init__(self, block_mask: Any) -> None:
+        super().__init__(block_mask.mask_mod)
+        self.block_mask = block_mask
+        self.sides: tuple[int, int] = block_mask.BLOCK_SIZE
+        self.part = _table(block_mask.kv_num_blocks, block_mask.kv_indices)
+        full = block_mask.full_kv_num_blocks
+        self.whole = torch.zeros_like(self.part) if full is None else _table(full, block_mask.full_kv_indices)
+
+    @classmethod
+    def of(cls, given: Any) -> Blocks | None:
+        """The mask of a BlockMask, made once for each; None for anything else."""
+        flex = sys.modules.get("torch.nn.attention.flex_attention")  # who has one, has imported it
+        if flex is None or not isinstance(given, flex.BlockMask):
+            return None
+        if not hasattr(given, "_regard_mask"):
+            given._regard_mask = cls(given)
+        return given._regard_mask  # type: ignore[no-any-return]
+
+    def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
+        super().check(batch, queries, keys)
+        if tuple(self.block_mask.seq_lengths) != (queries, keys):
+            own = " × ".join(map(str, self.block_mask.seq_lengths))
+            raise ValueError(f"the BlockMask is for {own} queries and keys; there are {queries} × {keys}")
+
+    def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+        b, h = batch_and_head(batch, i)
+        at = [x if n > 1 else torch.zeros_like(x) for n, x in zip(self.part.shape, (b, h), strict=False)]
+        place = (*at, i // self.sides[0], j // self.sides[1])
+        return self.whole[place] | (self.part[place] & super().__call__(batch, i, j))
+
+    def __repr__(self) -> str:
+        return f"BlockMask({_function_name(self.function)})"
+
+
+def _table(count: Tensor, indices: Tensor) -> Bool[Tensor, "b h rows blocks"]:
+    """Which blocks of keys each row of blocks lists."""
+    last = indices.shape[-1]
+    listed = torch.arange(last, device=count.device) < count[..., None]
+    seen = torch.zeros(*indices.shape[:-1], last + 1, dtype=torch.bool, device=count.device)
+    return seen.scatter_(-1, torch.where(listed, indices, last).long(), True)[..., :last]
 
 
 def _function_name(function: object) -> str:

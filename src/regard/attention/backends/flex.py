@@ -124,6 +124,9 @@ def _score_mod(energies: EnergyMatrix, temperature: float) -> Callable[..., Tens
 
 def _block_mask(energies: EnergyMatrix, device: torch.device) -> Any:
     assert energies.mask is not None
+    given = getattr(energies.mask, "block_mask", None)
+    if given is not None:
+        return given
     mask = _with_views(energies.mask.to_device(device), energies)  # as in `_score_mod`
 
     def mask_mod(n: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
