@@ -14,6 +14,7 @@ from rich.console import Console
 
 import regard
 from regard import watch
+from regard.files import write_list
 from regard.seeing.call import Call
 from regard.seeing.fidelity import MeasuredFidelity
 from regard.seeing.text_models import load_text_model
@@ -101,8 +102,9 @@ def test_a_trace_from_a_stranger_is_checked_and_cannot_command_the_terminal(
     text_model, file = load_text_model(folder), tmp_path / "trace" / "trace.json"
     text_model.read(text_model.encode("the cat")).save(tmp_path / "trace")
     about = json.loads(file.read_text())
+    del about["own_sha256"]
     about["calls"][0] |= {"name": "[red]\x1b[31mname", "fidelity": 1e-6, "budget": 1e-4}
-    file.write_text(json.dumps(about))
+    write_list(file, about)
     seen = regard.load_trace(tmp_path / "trace")
     assert seen[0].name == "[red]\\x1b[31mname"
     assert "(recorded)" in seen.rows()[0][-1]
