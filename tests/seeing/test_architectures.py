@@ -22,7 +22,7 @@ KINDS = {
     "deepseek_v4": "proved",  # a softmax that mixes streams is no attention
     "granite_swa": "proved, returned otherwise",  # a sink applied to the output
     "longformer": "named",  # a window, multiplied by diagonals
-    "jamba": "named",  # state-space layers
+    "jamba": "proved",  # its attention; `prove` names the state-space layers
     "yoso": "named",  # hashes instead of a softmax
     "deformable_detr": "named",  # weights over sampled points
     "sew-d": "proved",  # weights set to zero in place

@@ -164,6 +164,7 @@ UNSEEN: dict[str, Attend] = {
     "a mean": lambda q, k, v: v + v.mean(-2, keepdim=True),
     "a shift": lambda q, k, v: v + v.roll(1, -2),
     "keys from neighbours": lambda q, k, v: F.scaled_dot_product_attention(q, k + k.roll(1, -2), v),
+    "values of neighbours": lambda q, k, v: F.scaled_dot_product_attention(q, k, v.roll(1, -2)),
     "numpy": lambda q, k, v: torch.from_numpy(scores(q, k).sigmoid().numpy() @ v.numpy()),
 }
 
@@ -227,6 +228,16 @@ def test_a_layer_of_pytorch_is_named_with_its_kind(kind: str, residual: bool) ->
     assert coverage.complete is False
     assert [(place.module, place.kind) for place in coverage.unseen] == [("2.layer", kind)]
     assert verdicts(coverage, "1") == verdicts(coverage, "3") == {"proved"}
+
+
+def test_as_many_tokens_as_channels() -> None:
+    class Mean(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + x.mean(1, keepdim=True).relu()
+
+    for layer in (Mean(), Block(UNSEEN["sigmoid"])):
+        assert places(proof(layer, tokens=WIDTH)) == ["1"]
+    assert proof(Block(written), tokens=WIDTH).complete is True
 
 
 def test_the_reach_of_a_place_is_measured() -> None:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.attention import flex_attention as flex
 
 import regard
-from regard.seeing.analysis import Site, ablate, effects
+from regard.seeing.analysis import Site, TextModel, ablate, circuits, effects
 from regard.seeing.effects import LayerPrefix
 from tests.support.small_language_models import CLEAN, CORRUPTED, logit_metric, small_model
 
@@ -630,6 +630,26 @@ def test_edges_against_eager_attention_with_a_mask_of_each_head(kind: str) -> No
     assert list(result.table().columns)[:4] == ["layer", "head", "query", "key"]
     with pytest.raises(ValueError, match="edges are closed"):
         effects(model, ids, logit_metric, of="edges", by="mean")
+
+
+def test_texts_of_a_model_with_its_tokenizer() -> None:
+    model = small_model("gpt2")
+
+    class Letters:
+        all_special_ids = ()
+
+        def __call__(self, first: str, **options: Any) -> dict[str, list[int]]:
+            return {"input_ids": [ord(x) % 40 for x in first]}
+
+        def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+            return [str(x) for x in ids]
+
+    named = TextModel("small", model, Letters(), 40)
+    ids = [torch.tensor([[ord(x) % 40 for x in text]]) for text in ("abc", "abd")]
+    result = effects(named, "abc", logit_metric, by="patch", corrupted="abd")
+    expected = effects(model, ids[0], logit_metric, by="patch", corrupted=ids[1])
+    assert torch.equal(result.values, expected.values)
+    assert torch.equal(circuits(named).copying(), circuits(model).copying())
 
 
 def test_a_negative_number_of_runs_is_refused() -> None:

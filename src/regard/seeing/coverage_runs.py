@@ -188,6 +188,7 @@ def compare(given: list[Change], change: Change, ways: dict[Any, int | None], pl
         for way in change.ways()
         if without(x.tensor, own) == without(change.tensor, way)
         if way is not None or (own is None and not x.tensor.is_floating_point())
+        if own in (way, None) or x.tensor.shape != change.tensor.shape  # as many tokens as channels: not transposed
     ]
     if not pairs:
         return None
@@ -514,6 +515,7 @@ class Disturbed(Run):
         read = _read_by(call)
         if len(read) == len(record.read):
             self.check_inputs(frame, list(map(self.compared, read, record.read)), " in what its attention reads")
+            self.check_moved(frame, list(map(self.compared, read, record.read)))
         if output is None or record.out is None or output.shape != record.out.shape:
             return
         output.copy_(record.out)
@@ -614,13 +616,19 @@ class Disturbed(Run):
                 frame.mixed = True
                 return
 
+    def check_moved(self, frame: Frame, read: list[Change]) -> None:
+        """Queries, keys and values of a token must stand in the same rows, or weights name another token."""
+        rows = [fewest(x).reshape(-1, x.tensor.shape[-2]).any(0) for x in read if x.changed and x.tensor.dim() > 3]
+        if any(a.shape == b.shape and not torch.equal(a, b) for a in rows for b in rows) and not frame.mixed:
+            self.place(frame, "queries, keys and values of a token are in other rows")
+
     def is_weights(self, change: Change, given: list[Change]) -> bool:
         """Whether a tensor has the shape of a call's weights and is none of tokens: its rows and columns are."""
         x = change.tensor
         if x.dim() < 2 or tuple(x.shape[-2:]) not in self.experiment.shapes:
             return False
         alike = [y for y in given if y.tensor.shape == x.shape]
-        return change.is_pairwise or not alike or any(y.is_pairwise for y in alike)
+        return not alike or any(y.is_pairwise for y in alike)
 
     def find(self, frame: Frame, spread: Spread, where: str) -> None:
         """Note a place, and put the rows that it reached back."""

@@ -245,8 +245,8 @@ def effects(
     for name, given, known in (("of", of, get_args(Of)), ("by", by, get_args(By))):
         if isinstance(given, str) and given not in known:
             raise ValueError(f"{name} is {given!r}; expected one of {', '.join(map(repr, known))}")
-    model, inputs = read_inputs(model, inputs)
     corrupted = None if corrupted is None else read_inputs(model, corrupted)[1]
+    model, inputs = read_inputs(model, inputs)
     if by == "patch" and corrupted is None:
         raise ValueError('by="patch" needs corrupted=…, other inputs of the same shape, into which parts are patched')
     if exact is not None and exact < 0:
