@@ -49,6 +49,48 @@ def test_each_forward_of_one_module_is_shown_as_it_was(dtype: torch.dtype, lengt
         torch.testing.assert_close(call.weights.dense(), theirs.float(), rtol=0, atol=atol)
 
 
+@pytest.mark.parametrize("said_by", ["cu_seq_lens", "position_ids"])
+def test_packed_rows_are_separate_sequences(said_by: str) -> None:
+    """Padding-free training: flash kernels keep the sequences of a row apart."""
+    ends = torch.tensor([0, 12, 13, 20])
+    apart = torch.block_diag(*(torch.ones(n, n) for n in ends.diff().tolist())).tril().bool()
+    packed = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends} if said_by == "cu_seq_lens" else {}
+    positions = torch.cat([torch.arange(n) for n in ends.diff().tolist()])[None]
+
+    def flash(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: None, **options: Any) -> Any:
+        e = (q @ k.mT * options["scaling"]).masked_fill(~apart, -torch.inf)
+        return ((e - e.logsumexp(-1, keepdim=True)).exp() @ v).transpose(1, 2).contiguous(), None
+
+    module, (q, k, v) = nn.Module(), torch.randn(3, 1, HEADS, 20, D)
+    with torch.no_grad(), watch(nn.ModuleList([module])) as seen:
+        taps._attention(
+            flash, "flash_attention_2", module, q, k, v, None, scaling=0.3, position_ids=positions, **packed
+        )
+    assert seen.faithful is True
+    assert not bool(seen[0].weights.dense()[..., ~apart].any())
+
+
+def test_a_module_is_compared_once_and_not_at_every_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[bool] = []
+    real = taps._agrees
+
+    def agrees(*given: Any) -> bool:
+        compared.append(real(*given))
+        return compared[-1]
+
+    def function(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: None, **options: Any) -> Any:
+        w = F.softmax(q @ k.mT * options["scaling"], dim=-1)
+        return (w @ v).transpose(1, 2).contiguous(), w
+
+    monkeypatch.setattr(taps, "_agrees", agrees)
+    module = nn.Module()
+    for _ in range(3):
+        with torch.no_grad(), watch(nn.ModuleList([module])) as seen:
+            taps._attention(function, "eager", module, *torch.randn(3, 1, HEADS, 20, D), None, scaling=0.3)
+        assert seen.faithful is True
+    assert compared == [True]
+
+
 IDS = torch.tensor([[3, 4, 5, 6, 7]])
 
 

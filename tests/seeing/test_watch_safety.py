@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dis
 import os
 import random
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,7 +25,6 @@ from tests.seeing.test_watch import Attention, Stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
 
 
 def test_taps_that_cannot_be_put_in_place_are_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,17 +228,23 @@ def watched(model: nn.Module) -> regard.Seen:
     return seen
 
 
+CHECKED = {code for name, code in dis.opmap.items() if name.startswith(("CALL", "JUMP_BACKWARD"))}
+"""The instructions after which Python looks for a signal; it also does where a function begins."""
+
+
 def interrupted(at: int, model: nn.Module) -> bool:
-    """Watch, with Ctrl-C at the at-th instruction of regard; whether there were so many."""
-    left = at
+    """Watch, with Ctrl-C at the at-th moment in code of regard at which it can come; whether there were so many."""
+    left, before = at, dict[FrameType, int]()
 
     def follow(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left
         if "/regard/" not in frame.f_code.co_filename:
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        left -= event in ("call", "opcode")
-        if left == 0 and event in ("call", "opcode"):
+        may_come = event == "call" or (event == "opcode" and before.get(frame) in CHECKED)
+        before[frame] = frame.f_code.co_code[frame.f_lasti]
+        left -= may_come
+        if left == 0 and may_come:
             sys.settrace(None)
             raise KeyboardInterrupt
         return follow
@@ -261,7 +267,7 @@ def patched_functions() -> list[object]:
 
 
 def test_an_interrupt_at_any_instruction_restores_pytorch() -> None:
-    """REGARD_EXAMPLES instructions, all of them if there are that many (`make fuzz`)."""
+    """REGARD_EXAMPLES moments, all of them if there are that many (`make fuzz`); another thread can go on."""
     model = Kernel()
     watched(model)
     before, count = patched_functions(), 1
@@ -274,8 +280,10 @@ def test_an_interrupt_at_any_instruction_restores_pytorch() -> None:
             continue
         assert patched_functions() == before, f"interrupted at instruction {at}"
         assert not opened.watches
-        seen = watched(model)
+        with ThreadPoolExecutor(1) as pool:
+            seen = pool.submit(watched, model).result(20)
         assert len(seen) == 1, f"interrupted at instruction {at}"
+        assert len(watched(model)) == 1, f"interrupted at instruction {at}"
         assert seen.faithful
         assert patched_functions() == before
 

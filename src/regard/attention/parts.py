@@ -312,6 +312,11 @@ def version_of(x: Tensor) -> Version:
     return fingerprint(x) if x.is_inference() else x._version
 
 
+def versions_of(tensors: Iterable[Tensor]) -> list[Version]:
+    """The same of several, outside `torch.compile`."""
+    return [fingerprint(x) if x.is_inference() else x._version for x in tensors]
+
+
 def fingerprint(x: Tensor) -> Fingerprint | None:
     """None for tensors without numbers: of a subclass, of a meta device, sparse or nested."""
     plain = type(x) in (Tensor, nn.Parameter) and x.layout == torch.strided and not x.is_nested and not x.is_meta

@@ -16,7 +16,7 @@ from ..attention.energy_matrix import EnergyMatrix
 from ..attention.masks import dense
 from ..attention.modifiers import Bias, Modifier, SoftCap
 from ..attention.normalizers import Softmax
-from ..attention.parts import ChangedInPlaceError, Fingerprint, fingerprint, version_of
+from ..attention.parts import ChangedInPlaceError, Fingerprint, fingerprint, versions_of
 from ..attention.weights import Weights
 from .fidelity import MeasuredFidelity, measure_fidelity
 from .generation_passes import Rounded, joined_mask, joined_modifiers, with_short_masks
@@ -56,6 +56,28 @@ class Call:
     forward passes, whose keys contain those before, so that the newest keys and values are all that is held.
     """
 
+    after: After | None = None
+    """What the model computes from W·v to get `out`, row by row; None if `out` is W·v."""
+    measured: float | None = None
+    """The fidelity error, if it was measured before and cannot be measured now."""
+    budget: float | None = None
+    """The error that rounding explains, as measured with it."""
+    untold = ""
+    """Why the comparison could not tell, as measured with it."""
+    depths: ModuleDepths | None = None
+    first = 0
+    """The first key that this forward pass sees, among those of all."""
+    writes: list[int] | None = None
+    """How often keys and values were written to between two steps, if they lie in a buffer that is filled."""
+    source: tuple[Source, ...] | None = None
+    _changed = False
+    _weights: Weights | None = None
+    _fidelity: tuple[MeasuredFidelity, bool] | None = None
+    _proved_with: list[Fingerprint | None] | None = None
+    _gradient: Tensor | None = None
+    _no_gradient = "gradients were not kept; record with watch(model, gradients=True)"
+    _own: EnergyMatrix | None = None
+
     def __init__(
         self,
         out: Float[Tensor, "*batch q d_v"] | None,
@@ -86,7 +108,13 @@ class Call:
         """
         if not callable(energies):
             q, k = energies.a, energies.b
-        if any(x is not None and x.requires_grad for x in (out, q, k, v)):
+        # Every line here runs once for each call of a watched model, and is written for speed.
+        if (
+            (out is not None and out.requires_grad)
+            or (q is not None and q.requires_grad)
+            or (k is not None and k.requires_grad)
+            or (v is not None and v.requires_grad)
+        ):
             q, k, v, out, state = (None if x is None else x.detach() for x in (q, k, v, out, state))
         self.address = 0 if out is None or out.is_nested else out.data_ptr()
         if rows is None and out is not None:
@@ -101,36 +129,17 @@ class Call:
         self.dropout = dropout
         self.matrix = matrix
         """Why the weights are held as a whole matrix; empty if queries and keys are held instead."""
-        self.after: After | None = None
-        """What the model computes from W·v to get `out`, row by row; None if `out` is W·v."""
-        self.measured: float | None = None
-        """The fidelity error, if it was measured before and cannot be measured now."""
-        self.budget: float | None = None
-        """The error that rounding explains, as measured with it."""
-        self.untold = ""
-        """Why the comparison could not tell, as measured with it."""
-        self.depths: ModuleDepths | None = None
         self.settings, self._steps, self.learned = settings, steps, learned
         self.later: list[Call] = []
-        self.first = 0
-        """The first key that this forward pass sees, among those of all."""
         self.keys = self.total = 0 if k is None else k.size(-2)
         """The keys of this forward pass, and those of all."""
         self.k_parts: list[Tensor] = [] if k is None else [k]  # the rows of all forward passes, in parts
         self.v_parts: list[Tensor] = [] if v is None else [v]
         self.key_versions = self.versions_of_keys()
-        self.writes: list[int] | None = None  # into a buffer of keys and of values from one step to the next
-        self.source: tuple[Source, ...] | None = None
-        self._changed = False
-        self._weights: Weights | None = None
-        self._fidelity: tuple[MeasuredFidelity, bool] | None = None
-        self._proved_with: list[Fingerprint | None] | None = None
-        self._gradient: Tensor | None = None
-        self._no_gradient = "gradients were not kept; record with watch(model, gradients=True)"
-        self._own: EnergyMatrix | None = None
         self._make = energies if callable(energies) else None
-        self._versions = [version_of(x) for x in self._fixed()]
-        if not callable(energies):
+        if callable(energies):
+            self._versions = versions_of(self._fixed())
+        else:
             self.take(energies)
 
     # What the taps and the trace do with it
@@ -145,7 +154,7 @@ class Call:
         return [*references, *energies.learned(), *normalize.tensors(), *normalize.function_tensors(), *state]
 
     def versions_of_keys(self) -> list[Version]:
-        return [version_of(x) for x in (*self.k_parts[-1:], *self.v_parts[-1:])]
+        return versions_of((*self.k_parts[-1:], *self.v_parts[-1:]))
 
     def complete(self) -> Call:
         """Make the energies of all forward passes, where only references were kept."""
@@ -163,7 +172,7 @@ class Call:
     def _complete(self) -> None:
         if self._make is None:
             return
-        changed = self._versions != [version_of(x) for x in self._fixed()]
+        changed = self._versions != versions_of(self._fixed())
         if changed and self.q is None:
             raise ChangedInPlaceError(
                 f"the inputs or parameters of {self.origin} were changed in place since it was called, and its queries "
@@ -184,7 +193,7 @@ class Call:
             self.key_versions = self.versions_of_keys()
         self.q, self.mask, self.learned, self._make = energies.a, None, (), None
         self._own = replace(energies, b=energies.b.new_empty(0, 0))
-        self._versions = [version_of(x) for x in self._fixed()]
+        self._versions = versions_of(self._fixed())
 
     def place(self, store: Callable[[Tensor], Tensor], keys: bool = True) -> None:
         """Keep the tensors as `store` returns them."""
@@ -192,7 +201,7 @@ class Call:
         self._own, self.normalize = self.own.map_tensors(store, keys=False), self.normalize.map_tensors(store)
         self.q, self.out = self._own.a, store(self.out)
         self.state = None if self.state is None else store(self.state)
-        self._versions = [version_of(x) for x in self._fixed()]
+        self._versions = versions_of(self._fixed())
         if keys:
             self.hold(store(self.k), store(self.v))
 
@@ -240,7 +249,7 @@ class Call:
         tables = [x.added for x in own.modifiers] + [None if own.mask is None else own.mask.seen]
         if any(x is not None for x in tables) and not self.changed():
             self._own = with_short_masks(own, known)
-            self._versions = [version_of(x) for x in self._fixed()]
+            self._versions = versions_of(self._fixed())
 
     # What it says
 
@@ -370,7 +379,7 @@ class Call:
             return True
         if self._proved_with is not None and self._proved_with != self._fingerprints():
             return True
-        return any(x._changed or x._versions != [version_of(t) for t in x._fixed()] for x in self.passes)
+        return any(x._changed or x._versions != versions_of(x._fixed()) for x in self.passes)
 
     def _fingerprints(self) -> list[Fingerprint | None]:
         """Of what was read to prove it: numpy and dlpack change tensors without a count of it.

@@ -34,6 +34,8 @@ TELLING = 4.0
 """How many times the rounding error the values of a row must differ by, so that other weights would be noticed."""
 PLAIN = 1e-12, 1e12
 """Values of this size are squared without overflow; others are scaled by a power of two first."""
+BLOCK = 1 << 24
+"""Values that are looked at together."""
 ONE_KEY = "every query compared sees one key, whose weight is 1 whatever queries and keys are"
 
 
@@ -149,16 +151,20 @@ def _untold(part: Weights, v: Tensor, out: Tensor | None, dtype: torch.dtype, qu
     energies = part.flat()
     left = torch.arange(len(part.entries))
     one_key = torch.ones(len(left), dtype=torch.bool)
+    deep = max(1, BLOCK // max(1, v.shape[-2] * v.shape[-1]))  # as many matrices at a time
     for row in reversed(dict.fromkeys(part.queries)):  # the last queries usually see the most keys
-        n = left.to(v.device)
-        seen = _seen(energies, n, row)
-        count = seen.sum(-1)
-        own = v[n % len(v)].to(torch.promote_types(v.dtype, torch.float32)).masked_fill(~seen[..., None], 0)
-        mean = own.sum(-2) / count.clamp_min(1)[:, None]
-        spread = (own - mean[:, None]).masked_fill(~seen[..., None], 0).norm(dim=(-2, -1)) / count.clamp_min(1).sqrt()
-        rounding = ROUNDING[dtype] * mean.norm(dim=-1) + quantum * v.shape[-1] ** 0.5
-        one_key[left] &= (count < 2).cpu()
-        left = left[(~(spread > TELLING * rounding)).cpu()]
+        tells = torch.zeros(len(left), dtype=torch.bool)
+        for start in range(0, len(left), deep):
+            n = left[start : start + deep].to(v.device)
+            seen = _seen(energies, n, row)
+            count = seen.sum(-1)
+            own = v[n % len(v)].to(torch.promote_types(v.dtype, torch.float32)).masked_fill(~seen[..., None], 0)
+            mean = own.sum(-2) / count.clamp_min(1)[:, None]
+            spread = own.sub_(mean[:, None]).masked_fill_(~seen[..., None], 0).norm(dim=(-2, -1))
+            rounding = ROUNDING[dtype] * mean.norm(dim=-1) + quantum * v.shape[-1] ** 0.5
+            tells[start : start + deep] = (spread > TELLING * rounding * count.clamp_min(1).sqrt()).cpu()
+            one_key[left[start : start + deep]] &= (count < 2).cpu()
+        left = left[~tells]
         if not len(left):
             return ""
     alike = left[~one_key[left]]

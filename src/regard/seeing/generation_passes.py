@@ -42,8 +42,10 @@ SHORT = 1 << 14
 
 def shares_keys(call: Call, step: Call) -> bool:
     """Whether keys and values begin at the same place in memory: then keeping both takes no more of it."""
-    pairs = ((call.k_parts, step.k_parts), (call.v_parts, step.v_parts))
-    return all(a and b and a[-1].data_ptr() == b[-1].data_ptr() for a, b in pairs)
+    if not (call.k_parts and call.v_parts and step.k_parts and step.v_parts):
+        return False
+    same: bool = call.k_parts[-1].data_ptr() == step.k_parts[-1].data_ptr()
+    return same and call.v_parts[-1].data_ptr() == step.v_parts[-1].data_ptr()
 
 
 def append(call: Call, step: Call, store: Callable[[Tensor], Tensor] | None = None, trusted: bool = False) -> bool:
@@ -56,6 +58,17 @@ def append(call: Call, step: Call, store: Callable[[Tensor], Tensor] | None = No
 
     With `store` the new rows are kept as copies; otherwise the newest keys, which have the old ones.
     """
+    if store is None and _is_next_of_many(call, step) and (trusted or _begins_with(call, step)):
+        call.k_parts, call.v_parts, call.total, call.key_versions = (
+            step.k_parts,
+            step.v_parts,
+            step.keys,
+            step.key_versions,
+        )
+        step.k_parts = step.v_parts = []
+        call.later.append(step)
+        call.renew()
+        return True
     if not _is_alike(call, step):
         return False
     if step.keys == call.total or step.keys > call.total + step.queries:
@@ -92,6 +105,39 @@ def append(call: Call, step: Call, store: Callable[[Tensor], Tensor] | None = No
         call.untold = call.untold and step.untold
         call.measured, call.budget = max(errors, key=lambda x: math.inf if x[0] != x[0] else x[0] / x[1])
     return True
+
+
+def _is_next_of_many(call: Call, step: Call) -> bool:
+    """Whether it is one query more with one key more of a generation that is joined step by step, none asked for yet.
+
+    Every layer comes here for every token: it is written for speed.
+    """
+    if not call.later or not call.is_pending or not step.is_pending or step.keys != call.total + 1:
+        return False
+    last, q, k, v = call.later[-1], step.q, step.k_parts[0], step.v_parts[0]
+    return (
+        q is not None
+        and last.q is not None
+        and q.shape == last.q.shape
+        and q.shape[-2] == 1
+        and call.settings is not None
+        and call.settings == step.settings
+        and call.origin == step.origin
+        and len(call.k_parts) == 1
+        and call.measured is None
+        and k.shape[:-2] == call.k_parts[0].shape[:-2]
+        and v.shape[:-2] == call.v_parts[0].shape[:-2]
+        and (call.mask is None) is (step.mask is None)
+        and (step.mask is None or _adds(call.mask) == _adds(step.mask))
+        and step.after is None
+    )
+
+
+def _begins_with(call: Call, step: Call) -> bool:
+    """Whether the first and the last row of the keys and values before are those of the step."""
+    rows = slice(0, call.total, max(1, call.total - 1))
+    same = torch.equal(step.k_parts[0][..., rows, :], call.k_parts[0][..., rows, :])
+    return same and torch.equal(step.v_parts[0][..., rows, :], call.v_parts[0][..., rows, :])
 
 
 def _grow(call: Call, step: Call, old: int, store: Callable[[Tensor], Tensor] | None) -> None:

@@ -11,6 +11,7 @@ import functools
 import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from torch.overrides import has_torch_function_variadic
 from ..attention.attend import check, listeners, notify
 from ..attention.energies import ScaledDot
 from ..attention.energy_matrix import EnergyMatrix
-from ..attention.masks import causal, mask_mod, window
+from ..attention.masks import causal, documents, mask_mod, window
 from ..attention.modifiers import ScoreMod
 from ..attention.normalizers import Normalizer, Softmax, Unchanged
 from ..attention.parts import AUTOCAST
@@ -293,10 +294,12 @@ class InterfaceCall:
     """The output of a softmax inside the interface: weights before dropout."""
 
 
-verified: dict[tuple[Any, ...], bool] = {}
-"""Modules whose eager weights were equal to ours, with their function and options: whether scores are rounded to the
-type of the queries. Cleared when taps are put in place."""
-OPTIONS = ("scaling", "softcap", "position_bias", "sliding_window", "is_causal", "s_aux")
+verified: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], bool]] = WeakKeyDictionary()
+"""Modules whose eager weights were equal to ours, by their function and options: whether scores are rounded to the type
+of the queries. It is how the call is made; the proof compares its weights with the output, in every watch anew."""
+PACKED = ("cu_seq_lens_q", "cu_seq_lens_k", "position_ids")
+"""The arguments that say where sequences in one row begin, which flash kernels keep apart."""
+OPTIONS = ("scaling", "softcap", "position_bias", "sliding_window", "is_causal", "s_aux", *PACKED)
 """The arguments that decide the weights."""
 HALF = (torch.float16, torch.bfloat16)
 
@@ -332,8 +335,9 @@ def _attention(
     if waiting:  # this is the attention of the module; a softmax of its own before, without a product, is not used
         waiting[:] = [softmax for softmax in waiting if softmax.pieces or softmax.module is not module]
     interface = InterfaceCall(module, key, value)
-    options = _options(kwargs) if verified else {}
-    rounded = verified.get((id(module), function, *options)) if verified else None
+    known = verified.get(module)
+    options = _options(kwargs) if known else {}
+    rounded = known.get((function, *options)) if known else None
     outer, suspended = state.interface_call, state.suspended
     if rounded is None:
         state.interface_call = interface
@@ -408,7 +412,7 @@ def _compared(
     # In half precision eager attention rounds its scores, and its weights are those of rounded scores.
     for rounded in (True, False) if dtype in HALF else (False,):
         if _agrees(call(rounded), w):
-            verified[(id(module), function, *options)] = rounded
+            verified.setdefault(module, {})[(function, *options)] = rounded
             return call(rounded)
     # A sink may be applied to the output, after a softmax without it: the output decides.
     if _sinks(module, options) is not None and call(False).fidelity().faithful:
@@ -458,7 +462,7 @@ def _call(
         k=interface.key,
         v=interface.value,
         mask=tensor,
-        learned=[x for x in (bias, sinks) if x is not None],
+        learned=[x for x in (bias, sinks, *(options.get(name) for name in PACKED)) if x is not None],
         settings=None
         if bias is not None
         else (implementation, options.get("scaling"), options.get("softcap"), rounded),
@@ -504,7 +508,25 @@ def _energies_of_interface(
     near = window(size, offset=offset) if size and size < k.shape[-2] else None
     rule = causal(offset) if _is_causal(module, options) else None
     padding = None if mask is None else mask[:, None, None, -k.shape[-2] :].bool()
-    return dot_energies(q, k, scale, masks=(bias, rule, near, padding), softcap=softcap or None)
+    apart = None if mask is not None else _packed(options, q, k)
+    return dot_energies(q, k, scale, masks=(bias, rule, near, padding, apart), softcap=softcap or None)
+
+
+def _packed(options: dict[str, Any], q: Tensor, k: Tensor) -> Mask | None:
+    """The mask that keeps sequences apart which lie one after the other in a row; None if it is one sequence.
+
+    Where they begin is said by `cu_seq_lens`, or by positions that begin again (padding-free training).
+    """
+    queries, keys, positions = (options.get(name) for name in PACKED)
+    if queries is not None and keys is not None:
+        if q.shape[-2] != k.shape[-2] or not torch.equal(queries, keys):
+            raise ValueError("packed sequences with other queries than keys are not known; watch them one by one")
+        place = torch.arange(q.shape[0] * q.shape[-2], device=q.device).view(q.shape[0], -1)
+        return documents(torch.bucketize(place, queries[1:].to(q.device), right=True))
+    if positions is None or q.shape[0] != 1 or positions.shape[-1] == 1 or positions.shape[-1] != k.shape[-2]:
+        return None
+    starts = (positions.reshape(1, -1) == 0).cumsum(-1)
+    return documents(starts) if bool((starts[:, -1] > starts[:, 0]).any()) else None
 
 
 def _is_causal(module: nn.Module, options: dict[str, Any]) -> bool:
@@ -528,7 +550,7 @@ def _agrees(call: Call, weights: Tensor) -> bool:
     return bool((error <= BUDGET[weights.dtype] * theirs.norm(dim=-1)).all())
 
 
-HUGGINGFACE_TAP = Tap("a Hugging Face attention", of_model=_interface_of, on_install=verified.clear)
+HUGGINGFACE_TAP = Tap("a Hugging Face attention", of_model=_interface_of)
 
 
 def all_taps() -> tuple[Tap, ...]:

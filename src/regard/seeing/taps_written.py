@@ -35,6 +35,7 @@ from .watch import (
     called_by_regard,
     calling_module,
     failure,
+    is_active,
     local,
     opened,
     report,
@@ -167,6 +168,18 @@ def _head_count(module: nn.Module) -> int | None:
     return None
 
 
+class Layout(NamedTuple):
+    """How a tensor lies in memory, [*lead, tokens, width]."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def is_adjacent(self, axis: int) -> bool:
+        """Whether entries along this axis are next to each other in the features of one token."""
+        stride, size = self.strides[axis], self.shape[axis]
+        return size > 1 and stride == self.shape[-1] * self.strides[-1] and self.strides[-2] >= size * stride
+
+
 Place = tuple[slice, ...]
 """Where a slice lies in the result of a softmax: one slice for each of its axes."""
 
@@ -202,8 +215,8 @@ class OpenSoftmax:
     dim: int
     """The axis over which it was normalised: the keys."""
     module: nn.Module
-    before: Tensor | None = None
-    """What the energies were before axes of theirs were merged, without its numbers; None if that is not known."""
+    before: Layout | None = None
+    """What the energies were before axes of theirs were merged; None if that is not known."""
     pieces: list[Piece] = field(default_factory=list)
     is_gate: bool = False
     """Whether its numbers were multiplied with others, one by one."""
@@ -454,12 +467,12 @@ class OpenSoftmax:
         if heads is None or heads == 1 or w.shape[0] % heads:
             return None
         batch = w.shape[0] // heads
-        if batch == 1 or _is_adjacent(piece.v, 0):
+        if batch == 1 or _layout(piece.v).is_adjacent(0):
             return batch, heads
         found = set()
         for before in (self.before, *map(_before, piece.product.operands)):
-            if before is not None and before.dim() > 3:
-                adjacent = [_is_adjacent(before, axis) for axis in (0, 1)]
+            if before is not None and len(before.shape) > 3:
+                adjacent = [before.is_adjacent(axis) for axis in (0, 1)]
                 if sorted(before.shape[:2]) == sorted((batch, heads)) and (batch != heads or any(adjacent)):
                     found.add((batch, heads, before.shape[0] == batch if batch != heads else adjacent[1]))
         # [heads · batch] is unflattened in the order that it has: `_heads_at` finds the heads.
@@ -475,7 +488,8 @@ class OpenSoftmax:
         """
         if len(lead) != 2:
             return -3
-        adjacent = [axis for axis in range(len(lead)) if piece.v.dim() == len(lead) + 2 and _is_adjacent(piece.v, axis)]
+        values = _layout(piece.v)
+        adjacent = [axis for axis in (0, 1) if len(values.shape) == 4 and values.is_adjacent(axis)]
         if len(adjacent) == 1:
             return adjacent[0]
         heads = _head_count(self.module)
@@ -496,10 +510,8 @@ def _shares(x: Tensor, y: Tensor) -> bool:
     return bool(x.untyped_storage()._cdata == y.untyped_storage()._cdata)
 
 
-def _is_adjacent(v: Float[Tensor, "*lead k d"], axis: int) -> bool:
-    """Whether entries along this axis are next to each other in the features of one token."""
-    near = v.stride(axis) == v.shape[-1] * v.stride(-1) and v.stride(-2) >= v.shape[axis] * v.stride(axis)
-    return bool(near and v.shape[axis] > 1)
+def _layout(x: Tensor) -> Layout:
+    return Layout(tuple(x.shape), x.stride())
 
 
 def _place_in(whole: Tensor, part: Tensor) -> Place | None:
@@ -602,24 +614,28 @@ def _dropout(
 
 
 _merged = WeakIdKeyDictionary()
-"""Copies whose axes were merged: what they were before, without its numbers."""
+"""Copies whose axes were merged, with what they were before."""
 
 
-def _reshape(original: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Of a view, PyTorch knows what it is a view of; of a copy, nobody."""
-    out = original(x, *args, **kwargs)
-    if type(out) is torch.Tensor and type(x) is torch.Tensor and out.dim() == 3 < x.dim():
-        _merged[out] = torch.empty_strided(x.shape, x.stride(), device="meta")
-    return out
+def when_leading_axes_merge(original: Callable[..., Any], _: Callable[..., Any]) -> Callable[..., Any]:
+    """Notes what a copy was before its leading axes were merged. Models reshape often: it is written for speed."""
+
+    def tapped(*args: Any, **kwargs: Any) -> Any:
+        out = original(*args, **kwargs)
+        if out.dim() == 3 and args and args[0].dim() > 3 and args[0].shape[-1] == out.shape[-1] and is_active():
+            _merged[out] = _layout(args[0])
+        return out
+
+    return tapped
 
 
-def _before(x: Any) -> Tensor | None:
-    """What x was before axes of it were merged, by its shape and strides."""
+def _before(x: Any) -> Layout | None:
+    """What x was before axes of it were merged."""
     if type(x) is not torch.Tensor:
         return None
-    base = x._base if x._is_view() else None  # private to PyTorch: `_is_view` as well
-    known: Tensor | None = _merged.get(x, None if base is None else _merged.get(base))
-    return base if known is None and base is not None and base.dim() > 3 else known
+    base = x._base if x._is_view() else None
+    known: Layout | None = _merged.get(x, None if base is None else _merged.get(base))
+    return _layout(base) if known is None and base is not None else known
 
 
 def _multiply(original: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
@@ -710,6 +726,6 @@ TAP = Tap(
     [
         *(Replacement(owner, "softmax", _softmax) for owner in (F, torch, torch.Tensor)),
         *(Replacement(*place, tap, when_softmax_waits) for tap, places in MULTIPLIES for place in places),
-        *(Replacement(*place, _reshape) for place in MERGES),
+        *(Replacement(*place, _before, when_leading_axes_merge) for place in MERGES),
     ],
 )
