@@ -90,23 +90,25 @@ def record(library: Library) -> list[bytes]:
         page.goto(server.url)
         page.wait_for_function("() => regard.drawn()?.links.length")
         page.evaluate(POINTER)
-        tab = {name: page.get_by_role("tab", name=name, exact=True) for name in ("Heads", "Model", "Translate")}
+        read, write = (page.locator("nav .holder > button", has_text=name) for name in ("Read", "Write"))
         tokens = next(iter(next(iter(library.traces.values())).sides.values()))[0].tokens
-        recorder = Recorder(page, _middle(tab["Heads"]))
+        recorder = Recorder(page, _middle(read))
         page.wait_for_timeout(500)
         recorder.hold(0.5)
         for word in ("cat", "tired"):
             recorder.move(*_token(page, tokens, word), 0.4)
             recorder.click()  # it is shown alone, instead of the word before
             recorder.hold(0.6)
-        recorder.press(tab["Model"], 0.4)
+        recorder.press(read, 0.4)
+        recorder.press(page.locator("nav [data-name=model]"), 0.4)
         page.wait_for_function("() => regard.drawn()?.thumbs")
         page.wait_for_timeout(800)
         recorder.hold(0.4)
         recorder.press(page.locator(".thumb").nth(14))
         page.wait_for_timeout(600)
         recorder.hold(0.6)
-        recorder.press(tab["Translate"])
+        recorder.press(write)
+        recorder.press(page.locator("nav [data-name=translate]"))
         page.wait_for_function("() => regard.drawn()?.length", timeout=120_000)
         page.wait_for_timeout(800)
         recorder.hold(0.3)
@@ -114,7 +116,7 @@ def record(library: Library) -> list[bytes]:
         for at in (1, 5):
             recorder.move(*_middle(words.nth(at)), 0.2)
             recorder.hold(0.4)
-        recorder.move(*_middle(tab["Heads"]), 0.2)
+        recorder.move(*_middle(read), 0.2)
         browser.close()
     return recorder.frames
 

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from benchmarks.translation_results import TITLES
 
 DOCS = Path(__file__).parent.parent / "docs"
 FIGURE = DOCS / "length.svg"
-CURVES = Path(__file__).parent.parent / "src" / "regard" / "viewer" / "data" / "bleu_by_length.json"
 DRAWN = ("phrasebook", "tatoeba-en-fr")
 KINDS = ("seq2seq", "bahdanau", "transformer")
 
@@ -46,17 +44,6 @@ def curves(rows: list[dict[str, str]], name: str, kind: str) -> list[tuple[float
         ((one[0][0] + (one[0][1] or one[0][0] + 4)) / 2, round(statistics.fmean(x[3] for x in one), 2), one[0][2])
         for one in bins
     ]
-
-
-def save_curves(rows: list[dict[str, str]]) -> None:
-    """The same figure's numbers, for the viewer to draw."""
-    told = [
-        {"data": TITLES[name][0], "translator": kind, "points": points}
-        for name in DRAWN
-        for kind in KINDS
-        if (points := curves(rows, name, kind))
-    ]
-    CURVES.write_text(json.dumps({"curves": told}, indent=1) + "\n", encoding="utf-8")
 
 
 def figure(rows: list[dict[str, str]]) -> None:
@@ -86,7 +73,6 @@ def main() -> None:
     if not translators:
         raise SystemExit("no figures of translators yet: `make results` makes them")
     figure(translators)
-    save_curves(translators)
     out = [
         "# Results",
         "",

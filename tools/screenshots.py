@@ -170,7 +170,6 @@ def views(traces: dict[str, str], place: Path) -> list[tuple[str, dict[str, Any]
         ("lookup", {"view": "lookup", "lookup": POINTS}, wait),
         ("translate", {"view": "translate"}, translated),
         ("heads", {"view": "heads", "trace": short, "call": "5", **it}, wait),
-        ("heads-two", {"view": "heads", "trace": short, "call": "5", "other": "2", **it}, wait),
         ("model", {"view": "model", "trace": short}, wait),
         ("neuron", {"view": "neuron", "trace": short, "call": "2", "query": 8}, wait),
         ("map", {"view": "map", "trace": long, "call": "17", "head": 3}, tiles),  # it looks for what came before
@@ -208,7 +207,7 @@ def take(
                 page.set_default_timeout(PATIENCE)
                 link = "&".join(f"{key}={quote(json.dumps(value))}" for key, value in state.items())
                 page.goto(f"{server.url}#{link}" if link else server.url)
-                page.wait_for_selector("[aria-selected=true]")
+                page.wait_for_selector(".tabs [data-open]")
                 act(page)
                 page.wait_for_timeout(600)
                 save(page.screenshot(), folder / f"{name}{suffix}-{scheme}.png")

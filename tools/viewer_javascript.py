@@ -23,6 +23,7 @@ import regard
 from regard.attention.energies import NEAR
 from regard.attention.modifiers import BASE
 from regard.layers import SinusoidalPositions
+from regard.seeing.habit import habit
 from regard.viewer import export
 from regard.viewer.library import Library
 from regard.viewer.responses import SCRIPT, STATIC, STYLES
@@ -34,7 +35,7 @@ CONSTANTS = STATIC / "data" / "constants.js"
 TYPES = ROOT / "types" / "api.d.ts"
 EXPECTED = ROOT / "tests" / "static" / "expected.json"
 
-PARAMETERS = {"sigma": 0.7, "temperature": 0.4, "alpha": 1.3, "slope": 0.3, "own": "relu(e)^2 / (1 + sum(relu(e)^2))"}
+PARAMETERS = {"sigma": 0.7, "temperature": 0.4, "alpha": 1.3, "slope": 0.3}
 ENERGIES = {
     "Exact": regard.Exact(), "InverseDistance": regard.InverseDistance(), "Gaussian": regard.Gaussian(0.7),
     "Cosine": regard.Cosine(), "Dot": regard.Dot(), "ScaledDot": regard.ScaledDot(),
@@ -42,7 +43,6 @@ ENERGIES = {
 NORMALIZERS = {
     "Proportional": regard.Proportional(), "Softmax": regard.Softmax(0.4), "Sparsemax": regard.Sparsemax(),
     "Entmax": regard.Entmax(1.3), "Hard": regard.Hard(), "Unnormalized": regard.Unnormalized(),
-    "Own": lambda e, mask: (e.relu() ** 2 * mask) / (1 + (e.relu() ** 2 * mask).sum(-1, keepdim=True)),
 }  # fmt: skip
 
 
@@ -99,7 +99,15 @@ def expected() -> dict[str, Any]:
     """Inputs and what regard makes of them."""
     generator = torch.Generator().manual_seed(0)
     computed = {"lookup": _lookup(generator), "pooling": _pooling(generator), "float16": _float16()}
-    return computed | {"positions": _positions(generator)}
+    return computed | {"positions": _positions(generator), "habit": [_habit(generator, x) for x in (True, False)]}
+
+
+def _habit(generator: torch.Generator, is_causal: bool) -> dict[str, Any]:
+    q, k = (2 * torch.randn(3, 6, 4, generator=generator, dtype=torch.float64) for _ in range(2))
+    _, w = regard.attend(q, k, k, mask=regard.causal() if is_causal else None, weights=True)
+    shape = dict(zip(("heads", "queries", "keys"), w.shape, strict=True))
+    numbers = {"weights": w.dense().flatten().tolist(), "habit": habit(w, distances=is_causal).flatten().tolist()}
+    return {**shape, "distances": is_causal, **numbers}
 
 
 def _positions(generator: torch.Generator) -> dict[str, Any]:
@@ -107,23 +115,18 @@ def _positions(generator: torch.Generator) -> dict[str, Any]:
     q, k = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((1, 6), (7, 6)))
     at, sinusoidal, slopes = 4, SinusoidalPositions(6), torch.tensor([PARAMETERS["slope"]], dtype=torch.float64)
     alibi = regard.Alibi(slopes, offset=at)
-    distances = torch.arange(-8, 9)
     energies = {
         "none": regard.Dot()(q, k),
         "sinusoidal": regard.Dot()(sinusoidal(q, first=at), sinusoidal(k)),
         "rotary": regard.Rotary(regard.Dot(), offset=at)(q, k),
         "alibi": regard.Modified(regard.Dot(), alibi)(q[None], k[None])[0],
     }
-    curves = {"sinusoidal": sinusoidal, "rotary": regard.Rotary(width=6), "alibi": alibi}
     return {
         "query": q[0].tolist(),
         "keys": k.tolist(),
         "at": at,
         "parameters": PARAMETERS,
         "energies": {name: e[0].tolist() for name, e in energies.items()},
-        "distances": distances.tolist(),
-        "curves": {name: part.by_distance(distances)[0].tolist() for name, part in curves.items()},
-        "sinusoids": sinusoidal.matrix(5).tolist(),
     }
 
 
@@ -175,7 +178,6 @@ def _pooling(generator: torch.Generator) -> dict[str, Any]:
                 "window": dict(zip(names, window, strict=True)),
                 "edges": [rows, columns],
                 "max": [part.max().item() for line in parts for part in line],
-                "mean": [part.mean().item() for line in parts for part in line],
             }
         )
     return {"matrix": matrix.tolist(), "cases": cases}

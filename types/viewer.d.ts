@@ -58,7 +58,7 @@ declare global {
     side_words: Record<string, (number | null)[]>;
     side_special: Record<string, boolean[]>;
     /** The model and the text it was made of, where a model of the server read it. */
-    made?: { model: string; text: string; second: string | null; generate: number } | null;
+    made?: { model: string; text: string; second: string | null; generate: number; read?: number; cut?: number } | null;
   }
 
   /** What /api/traces/{t}/answers says of one answer: the others, and the contributions of every call. */
@@ -129,8 +129,6 @@ declare global {
   /** What a picture's colours mean: one colour for each entry, or a ramp from one number to another, or both. */
   interface Legend {
     entries?: { label: string; color: string }[];
-    /** Lines as strong as some weights. */
-    strokes?: { label: string; width: number; opacity: number }[];
     from?: string;
     to?: string;
     /** What the ramp means. */
@@ -161,14 +159,14 @@ declare global {
     /** Views that can show one head. */
     headViews: { name: string; title: string }[];
     announce(text: string): void;
-    /** Open the dialog for another text; null where no model can read one. */
-    read: (() => void) | null;
+    /** The view has drawn anew: what stands below it is brought up to date. */
+    drew(): void;
+    /** Look at another trace. */
+    pick(trace: string): void;
     /** Look at a trace that the server has just made. */
     open(trace: string): void;
     /** Let the first model for a task run on the text of the box, or on an example where it is empty; null without a model. */
     sample(task: ModelAbout["task"]): (() => void) | null;
-    /** The text of the box at the top. */
-    text(): string;
     fail(error: Error): void;
   }
 
@@ -179,7 +177,9 @@ declare global {
     destroy(): void;
     /** For export, unless there is nothing to show. */
     picture?(): Picture | null | Promise<Picture | null>;
-    /** What its colours mean, for export. */
+    /** What it says, in one sentence, below the picture; its hint, where it has none. */
+    sentence?(): string;
+    /** What its colours mean, below the picture and in exports. */
     legend?(): Legend | null;
     /** What it shows in words, for export, where that is no trace. */
     caption?(): string;
@@ -192,14 +192,6 @@ declare global {
   }
 
   /** A view as its module describes it; views/index.js lists them. */
-  /** What a step of the tour acts on. `pause` takes no time under reduced motion, and throws when the tour goes on. */
-  interface TourStage {
-    root: HTMLElement;
-    state: StateStore;
-    trace: Trace;
-    pause(milliseconds: number): Promise<void>;
-  }
-
   interface View {
     /** The name in links, and of the exported constant. */
     name: string;
@@ -219,8 +211,6 @@ declare global {
     tokensOnly?: boolean;
     /** It can show one head: other views offer to open it. */
     showsHead?: boolean;
-    /** Its card in the tour, and what the tour does there. */
-    tour?: { title: string; text: string; act(stage: TourStage): Promise<void> };
     mount(root: HTMLElement, context: Context): MountedView;
   }
 

@@ -37,11 +37,13 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
+def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
     """A page that reaches this machine and nothing else, and fails the test that makes it complain."""
     context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
     # The tour is offered to people who come the first time.
     context.add_init_script("try { localStorage.setItem('regard-tour', 'done') } catch {}")
+    if getattr(request.module, "SETTINGS", False):  # as who works with the controls leaves them
+        context.add_init_script("try { localStorage.setItem('regard-settings', 'true') } catch {}")
     page = context.new_page()
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)

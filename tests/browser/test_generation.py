@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 READY = "drawn.weights"
 
+SETTINGS = True  # unfolded
+
 
 @pytest.fixture(scope="module")
 def written(library: Library) -> TraceView:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from regard.viewer.server import Server
 
 
+SHAKESPEARE = "shakespeare-transformer"
+
+
 @pytest.fixture(scope="module")
 def small() -> Iterator[Server]:
     from regard.viewer.server import serving
@@ -29,9 +32,11 @@ def small() -> Iterator[Server]:
 
 def test_a_cell_lights_its_row_and_its_column(page: Page, small: Server) -> None:
     page.set_default_timeout(60_000)  # a model is loaded first
-    drawing = look(page, small, "drawn.boxes.length", view="inside", inside={"text": "My lord"})
+    drawing = look(page, small, "drawn.boxes.length", view="inside", inside={"text": "My lord", "model": SHAKESPEARE})
     step = drawing["steps"].index("Q Kᵀ")
-    page.evaluate("(step) => regard.state.set({ inside: { text: 'My lord', step } })", step)
+    page.evaluate(
+        "(step) => regard.state.set({ inside: { text: 'My lord', model: 'shakespeare-transformer', step } })", step
+    )
     drawing = drawn(page, "drawn.step === 'Q Kᵀ' && drawn.boxes.length === 3")
     result = next(box for box in drawing["boxes"] if box["role"] == "result")
     canvas = page.locator(".drawing canvas").bounding_box()
@@ -45,11 +50,22 @@ def test_a_cell_lights_its_row_and_its_column(page: Page, small: Server) -> None
     value = drawing["matrices"]["QKᵀ"][4][2]
     said = float(drawing["reading"].split(" = ")[1].split(":")[0].replace("−", "-"))
     assert said == pytest.approx(value, rel=1e-3, abs=1e-4)
+    # Its own arithmetic: the largest of its products.
+    left, right = drawing["matrices"]["Q turned"][4], [row[2] for row in drawing["matrices"]["Kᵀ"]]
+    most = max((abs(x * y), x, y) for x, y in zip(left, right, strict=True))
+    first = drawing["reading"].split("products, ")[1].split(" + ")[0].replace("−", "-").split(" · ")
+    assert [float(x) for x in first] == pytest.approx(list(most[1:]), rel=1e-3, abs=1e-4)
     page.keyboard.press("ArrowRight")
     assert drawn(page, "drawn.step === '÷ √d'")
     page.get_by_label("Layer").select_option("3")
     drawn(page, "drawn.boxes.length")
     assert page.evaluate("regard.state.get().inside.layer") == 3
+
+
+def test_it_opens_on_queries_and_keys_of_words(page: Page, small: Server) -> None:
+    drawing = look(page, small, "drawn.boxes.length === 3", view="inside")
+    assert drawing["step"] == "Q Kᵀ"
+    assert page.get_by_role("textbox", name="Text").input_value() == "My sister has a small black dog."
 
 
 def test_large_type_for_a_lecture_hall(page: Page, small: Server) -> None:

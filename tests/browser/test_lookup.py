@@ -93,19 +93,6 @@ def test_sums_without_a_normalizer(playground: Page) -> None:
     assert playground.evaluate("regard.drawn().z") == pytest.approx(_called(playground).tolist(), rel=1e-6)
 
 
-def test_a_normalizer_of_ones_own(playground: Page) -> None:
-    playground.select_option("label:has-text('Normalizer') select", "Own")
-    box = playground.locator("[aria-label='f(e), your own normalizer']")
-    box.fill("exp(e) / sum(exp(e))")
-    expected = r.lookup(360, {300: 30, 400: 40}, energy=r.InverseDistance(), normalize=r.Softmax())
-    assert playground.evaluate("regard.drawn().z[0]") == pytest.approx(expected, abs=1e-9)
-    box.fill("fetch(e)")
-    assert "“fetch” is not understood here" in playground.inner_text(".problem")
-    box.fill("e / sum(e)")
-    assert playground.inner_text(".problem") == ""
-    assert playground.evaluate("regard.drawn().z") == pytest.approx([36])
-
-
 @pytest.mark.parametrize("kind", ["Sinusoidal", "Rotary", "ALiBi"])
 def test_positions_are_what_the_call_of_regard_computes(playground: Page, kind: str) -> None:
     playground.get_by_role("button", name="Order", exact=True).click()
@@ -120,12 +107,6 @@ def test_positions_are_what_the_call_of_regard_computes(playground: Page, kind: 
         weights.append(drawn["weights"])
     assert weights[0][0] != pytest.approx(weights[0][5])  # the two equal words are told apart
     assert weights[0] != pytest.approx(weights[1])
-    for canvas in playground.locator(".positions-plot canvas").all():
-        assert kind in (canvas.get_attribute("aria-label") or "")
-        painted = "node => node.getContext('2d').getImageData(0, 0, node.width, node.height).data.some((x) => x > 0)"
-        assert canvas.evaluate(painted)
-    playground.get_by_role("button", name="None", exact=True).click()
-    assert playground.locator(".positions-plot").is_hidden()
 
 
 def test_positions_need_vectors_of_an_even_width(playground: Page) -> None:

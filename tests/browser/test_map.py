@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 LONG, HEADS = 1500, 2
 READY = "drawn.pending === 0"
 
+SETTINGS = True  # unfolded
+
 
 class Attention(nn.Module):
     """One causal call, of which every key is found again by queries near it."""
@@ -79,13 +81,10 @@ def weights_of(seen: Seen, call: int, head: int) -> Weights:
     return seen[call].weights[0, head]
 
 
-@pytest.mark.parametrize("pool", ["max", "mean"])
 @pytest.mark.parametrize("scale", [None, 0.6, 12])
-def test_cells_are_the_librarys(
-    page: Page, own: tuple[Server, str, str], long: Seen, pool: str, scale: float | None
-) -> None:
+def test_cells_are_the_librarys(page: Page, own: tuple[Server, str, str], long: Seen, scale: float | None) -> None:
     server, trace, _ = own
-    view = {"pool": pool} | ({} if scale is None else {"x": 700, "y": 720, "scale": scale})
+    view = {} if scale is None else {"x": 700, "y": 720, "scale": scale}
     drawing = look(page, server, READY, view="map", trace=trace, head=1, map=view)
     side = 2 ** drawing["level"]
     assert side == {None: 4, 0.6: 2, 12: 1}[scale]
@@ -94,12 +93,12 @@ def test_cells_are_the_librarys(
     for (row, column), cell in zip(some, cells(page, some), strict=True):
         i, j = (slice(x // side * side, min(x // side * side + side, LONG)) for x in (row, column))
         tile = weights.tile(i, j)
-        expected = tile.amax() if pool == "max" else tile.mean()
-        assert cell["value"] == pytest.approx(float(expected), rel=1e-4, abs=1e-7)
+        assert cell["value"] == pytest.approx(float(tile.amax()), rel=1e-4, abs=1e-7)
         assert cell["cell"] == list(tile.shape)
     said = page.inner_text(".map-caption")
-    word = {"max": "largest", "mean": "mean"}[pool]
-    assert ("Each cell is one weight." if side == 1 else f"Each cell is the {word} of {side} × {side} weights.") in said
+    assert (
+        "Each cell is one weight." if side == 1 else f"Each cell is the largest of {side} × {side} weights."
+    ) in said
 
 
 def test_colours_are_those_of_the_weights(page: Page, own: tuple[Server, str, str], long: Seen) -> None:
@@ -171,8 +170,6 @@ def test_wheel_drag_and_keys_move_it(page: Page, own: tuple[Server, str, str]) -
     assert page.evaluate("regard.drawn().camera.scale") == pytest.approx(dragged["scale"] * 1.5)
     page.keyboard.press("]")
     assert page.evaluate("regard.state.get().head") == 1
-    page.keyboard.press("p")
-    assert drawn(page)["pool"] == "mean"
     page.wait_for_function("() => location.hash.includes('scale')")
     here, link = page.evaluate("regard.drawn().camera"), page.url
     page.goto("about:blank")

@@ -13,7 +13,7 @@ from torch import nn
 from regard import watch
 from regard.seeing.analysis import Patterns
 from regard.viewer.trace_view import TraceView
-from tests.support.browser_page import drawn, look, on_model_worker
+from tests.support.browser_page import drawn, look
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from regard.viewer.server import Server
 
 READY = "drawn.thumbs && drawn.cells[0].scores && 'entropy' in drawn.cells[0].values"
+
+SETTINGS = True  # unfolded
 
 
 def test_maps_figures_and_labels(page: Page, server: Server, minilm: Seen, trace: str) -> None:
@@ -136,18 +138,6 @@ def test_sorting_and_choosing(page: Page, server: Server, minilm: Seen, trace: s
     assert drawn(page, f"drawn.sort === 'previous' && {READY}")["cells"][1]["head"] == second["head"]
 
 
-def test_mean_instead_of_largest(page: Page, server: Server, library: Library) -> None:
-    text = "The harbour was quiet and the ships lay still while " * 5
-    long = on_model_worker(server, lambda: library.read("minilm", text))
-    look(page, server, READY, view="model", trace=long.id)
-    page.get_by_role("button", name="Mean").click()
-    page.wait_for_function("() => document.querySelector('.plain .small').textContent.includes('the mean weight')")
-    drawing = drawn(page)["thumbs"]
-    maps = torch.tensor(drawing["data"]).view(drawing["shape"]).float()
-    cells = long.seen[1].head(8).map((32, 32), "mean")
-    torch.testing.assert_close(maps[20], 255 * (cells / cells.max()).sqrt(), atol=0.51, rtol=0)
-
-
 def test_export(page: Page, server: Server, trace: str) -> None:
     look(page, server, READY, view="model", trace=trace)
     svg = page.evaluate("regard.picture()")
@@ -158,14 +148,11 @@ def test_export(page: Page, server: Server, trace: str) -> None:
 
 
 def test_a_large_map_is_asked_for_until_it_is_whole(page: Page, server: Server, minilm: Seen, trace: str) -> None:
-    asked: list[str] = []
     whole = False
 
     def partly(route: Route) -> None:
-        pool = "mean" if "pool=mean" in route.request.url else "max"
-        asked.append(pool)
         answer = route.fetch()
-        if whole or pool == "mean":
+        if whole:
             route.fulfill(response=answer)
         else:
             partial_headers = {**answer.headers, "x-computed": "0.2500", "x-note": "cells moved to multiples of 4"}
@@ -176,14 +163,6 @@ def test_a_large_map_is_asked_for_until_it_is_whole(page: Page, server: Server, 
     scale = page.locator("canvas.big + p")
     page.wait_for_function("() => document.querySelector('canvas.big + p').textContent.includes('25 % of it')")
     assert "cells moved to multiples of 4" in scale.inner_text()
-    page.get_by_role("button", name="Mean").click()  # the largest weights are not wanted any more
-    page.wait_for_function("() => document.querySelector('canvas.big + p').textContent.includes('0 to')")
-    drawn(page, "drawn.large?.computed === 1")
-    before = len(asked)
-    page.wait_for_timeout(400)
-    assert asked[before:] == []
-    page.get_by_role("button", name="Largest").click()
-    drawn(page, "drawn.large?.computed === 0.25")
     whole = True
     large = drawn(page, "drawn.large?.computed === 1")["large"]
     expected = minilm[0].head(2).dense()

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 READY = "drawn.rows.length && drawn.q"
 SAID = "(words) => document.querySelector('[aria-live]').textContent.includes(words)"
 
+SETTINGS = True  # unfolded
+
 
 def test_how_a_weight_comes_about(page: Page, server: Server, library: Library, minilm: Seen) -> None:
     trace = next(iter(library.traces))
+    page.set_viewport_size({"width": 1280, "height": 850})  # all keys are just in sight
     drawing = look(page, server, READY, view="neuron", trace=trace, call="2", head=9, query=4)
     scores = minilm[2].weights.flat()
     q, k = scores.a[9, 4], scores.b[9]

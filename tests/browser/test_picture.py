@@ -40,7 +40,7 @@ def captioner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     pairs = list(scenes.pairs(1))
     sides = TokenizerPair(PictureReader(64), Tokenizer.train("word", 100, (pair.target for pair in pairs)))
-    (batch,) = Batches(EncodedCorpus.build(pairs, sides), sentences=1)
+    (batch,) = Batches(EncodedCorpus.build(pairs, sides), tokens=10_000)
     torch.manual_seed(0)
     decoder = ShowAttendTellDecoderConfig(attention="soft", hidden=32, embedding=16, width=16, dropout=0)
     model = EncoderDecoder(EncoderDecoderConfig(0, len(sides.target), GridEncoderConfig(width=8, dropout=0), decoder))

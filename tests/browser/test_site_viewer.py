@@ -20,7 +20,7 @@ from regard.viewer.answer_contributions import next_tokens
 from regard.viewer.inside import inside_view, neuron_view
 from regard.viewer.library import Library, installed_models
 from regard.viewer.trace_view import first_trace
-from tests.support.browser_page import drawn
+from tests.support.browser_page import drawn, open_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,11 +164,10 @@ def test_a_sentence_typed_on_the_page(viewer: Page) -> None:
     viewer.get_by_role("button", name="Run").click()
     viewer.wait_for_function("() => regard.state.get().trace?.startsWith('live-')")
     for view in ("Heads", "Model", "Map", "Generation"):
-        viewer.get_by_role("tab", name=view, exact=True).click()
+        open_view(viewer, view)
         drawn(viewer)
         assert not viewer.get_by_role("alert").is_visible(), view
-    viewer.get_by_role("tab", name="Neuron", exact=True).click()
-    viewer.locator(".stage .empty").wait_for()
+    assert viewer.locator("nav [data-name=neuron]").get_attribute("hidden") is not None  # it takes queries and keys
     link = viewer.evaluate("regard.state.link()")
     second = viewer.context.new_page()
     second.goto(link)
@@ -184,11 +183,11 @@ def test_next_tokens_and_the_inside_view(viewer: Page, models: Library) -> None:
     same(inside_view(models.loaded(models.model(name)), text, 2, 1), post(viewer, "/api/inside", body))
     say = "(body) => regard.source.post('/api/inside', body).catch((error) => error.message)"
     assert "regard view" in viewer.evaluate(say, {**body, "text": "another text"})
-    viewer.get_by_role("tab", name="Inside", exact=True).click()
+    open_view(viewer, "Inside")
     viewer.wait_for_function("() => regard.drawn()")
     assert not viewer.get_by_role("alert").is_visible()
     assert not viewer.get_by_role("textbox", name="Text").is_editable()
-    viewer.get_by_role("tab", name="Heads", exact=True).click()  # what takes an installation is not offered as a button
+    open_view(viewer, "Heads")  # what takes an installation is not offered as a button
     panel = viewer.get_by_role("region", name="What if")
     panel.get_by_text("regard view").wait_for()
     assert panel.get_by_role("button").count() == 0

@@ -1,107 +1,77 @@
-"""The tour: offered to who comes the first time, begun when asked for, and it does what it is about."""
+"""The tour: offered to who comes the first time; it goes by itself, says what it shows, and ends on a surprise."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.support.browser_page import drawn
+import pytest
+
+from regard.viewer.library import Library
+from regard.viewer.trace_view import STATE, first_trace
+from tests.support.browser_page import drawn, settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from playwright.sync_api import Browser, Page
 
     from regard.viewer.server import Server
 
 
-def first_time(browser: Browser, motion: str = "reduce") -> Page:
-    page = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion=motion).new_page()  # type: ignore[arg-type]
-    page.set_default_timeout(60_000)
-    return page
+@pytest.fixture(scope="module")
+def fresh() -> Iterator[Server]:
+    from regard.viewer.server import serving
+
+    library = Library([first_trace()])
+    library.opening = dict(STATE)
+    with serving(library) as server:
+        yield server
 
 
-def test_it_acts_in_every_view_it_names(browser: Browser, server: Server) -> None:
-    page = first_time(browser)
-    page.set_default_timeout(60_000)  # a model reads the sentence that the tour types
-    page.goto(server.url)
-    drawn(page, "drawn.links.length")  # what is there to look at is what opens
-    assert page.evaluate("regard.state.get().view") == "heads"
-    assert not page.locator(".tour").is_visible()
-    before = page.evaluate("regard.state.get()")
-    assert "trace" not in before
-    page.get_by_role("button", name="Take the tour").press("Enter")
-    assert page.locator(".offer").count() == 0
-    deeds = {  # what each step does to the page
-        "Who looks at whom": "() => regard.state.get().pins && regard.drawn().focus.length === 1",
-        "All heads at once": "() => regard.state.get().call === '5' && regard.state.get().head === 11",
-        "Two layers side by side": "() => regard.state.get().map?.other?.call === '5'",
-        "A sentence of your own": "() => regard.state.get().trace",
-        "Take it along": "() => document.querySelector('.tools.toured')",
-    }
-    for step, (title, done) in enumerate(deeds.items()):
-        page.wait_for_selector(f".tour:has-text('{step + 1} of {len(deeds)}')")
-        assert page.inner_text(".tour h2") == title
-        page.wait_for_function(done)
-        assert page.evaluate("document.querySelector('.tour').contains(document.activeElement)")
-        page.locator(".tour .primary").press("Enter")
-    page.wait_for_selector(".tour", state="hidden")
-    assert page.evaluate("regard.state.get()") == before  # where it began
-    assert page.evaluate("document.querySelector('.stage').getAnimations().length") == 0  # reduced motion
-    page.goto("about:blank")
-    page.goto(server.url)
-    page.wait_for_selector(".tools")
+def first_time(browser: Browser, motion: str = "reduce", width: int = 1280) -> Page:
+    context = browser.new_context(viewport={"width": width, "height": 800}, reduced_motion=motion)  # type: ignore[arg-type]
+    return context.new_page()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_it_goes_by_itself_and_ends_on_a_surprise(browser: Browser, fresh: Server, width: int) -> None:
+    page = first_time(browser, width=width)
+    page.goto(fresh.url)
     drawn(page, "drawn.links.length")
-    assert page.locator(".offer").count() == 0
-    assert not page.locator(".tour").is_visible()
-    page.get_by_role("button", name="Tour").click()
-    assert page.locator(".tour").is_visible()
-    page.keyboard.press("Escape")
-    assert not page.locator(".tour").is_visible()
-    page.context.close()
-
-
-def test_the_offer_is_declined_by_keyboard_once(browser: Browser, server: Server) -> None:
-    page = first_time(browser)
-    page.goto(server.url)
-    offer = page.get_by_role("region", name="Offer of a tour")
-    offer.wait_for()
+    offer = page.get_by_role("button", name="take the tour")
     assert page.evaluate("document.activeElement === document.body")  # it takes no focus
-    under = page.evaluate("document.querySelector('.offer').getBoundingClientRect().bottom")
-    assert page.evaluate("document.querySelector('.bar').getBoundingClientRect().top") >= under  # it covers nothing
-    page.get_by_role("button", name="Keyboard shortcuts").focus()
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "Take the tour"
-    page.keyboard.press("Escape")
+    offer.click()
     assert offer.count() == 0
-    assert page.evaluate("document.activeElement.className") == "stage"
+    line = page.get_by_role("status", name="Tour")
+    line.get_by_text("Surprise: head 5.11 looks at “cat” from every word.").wait_for()
+    state = page.evaluate("regard.state.get()")
+    assert (state["call"], state["heads"], state["pins"]) == ("5", [11], ["k2"])
+    stage, said = page.locator(".stage").bounding_box(), line.bounding_box()
+    assert stage is not None
+    assert said is not None
+    assert said["y"] >= stage["y"] + stage["height"] - 1  # it hides nothing of the picture
+    line.get_by_role("button", name="Close").click()
+    assert not line.is_visible()
     page.reload()
     drawn(page, "drawn.links.length")
     assert offer.count() == 0
+    settings(page)
+    page.get_by_role("button", name="Tour").click()
+    line.wait_for()
+    page.keyboard.press("Escape")
+    assert not line.is_visible()
     page.context.close()
 
 
-def test_the_offer_goes_with_the_first_action(browser: Browser, server: Server) -> None:
-    page = first_time(browser)
-    page.goto(server.url)
-    offer = page.get_by_role("region", name="Offer of a tour")
-    offer.wait_for()
-    page.get_by_role("tab", name="Model", exact=True).click()
-    offer.wait_for(state="detached")
-    page.context.close()
-
-
-def test_a_link_is_not_interrupted_and_the_page_stays_usable(browser: Browser, server: Server) -> None:
+def test_who_presses_something_goes_on_alone(browser: Browser, fresh: Server) -> None:
     page = first_time(browser, "no-preference")
-    page.goto(f"{server.url}#view=lookup")
+    page.goto(f"{fresh.url}#view=lookup")
     page.wait_for_selector(".lookup-table")
-    assert page.locator(".offer").count() == 0
-    assert not page.locator(".tour").is_visible()
+    assert page.get_by_role("button", name="take the tour").count() == 0  # a link is not interrupted
+    settings(page)
     page.get_by_role("button", name="Tour").click()
     page.wait_for_function("() => regard.state.get().pins")  # it chooses one word after another
-    motion = "(view) => { regard.state.set({ view }); return regard.state.get().view }"
-    assert page.evaluate(motion, "lookup") == "lookup"
-    page.wait_for_function("() => document.querySelector('.stage').getAnimations().length")  # it moves
-    page.get_by_role("button", name="Phone book").click()  # under the tour, which stops
-    assert page.inner_text(".result") == "z = 555-5678"
-    pins = page.evaluate("regard.state.get().pins")
-    page.wait_for_timeout(1500)
-    assert page.evaluate("regard.state.get().pins") == pins
+    page.get_by_role("button", name="Clear").click()
+    page.wait_for_timeout(2500)
+    assert page.evaluate("regard.state.get().pins") is None
     page.context.close()

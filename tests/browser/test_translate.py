@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from regard.decoding import load_model_and_tokenizers, translate
-from tests.support.browser_page import drawn, link, look, settle
+from tests.support.browser_page import drawn, link, look, open_view, settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,9 +50,9 @@ def test_a_result_outlives_a_visit_to_another_tab(page: Page, server: Server) ->
     page.route("**/api/translate", lambda route: posts.append(route))
     page.goto(link(server, view="translate", translate={"text": TEXT, "models": MODELS[:1]}))
     page.locator(".translation.coming", has_text="Translating").wait_for()
-    page.get_by_role("tab", name="Look-up").click()
+    open_view(page, "Look-up")
     page.locator("[data-view=lookup]").wait_for()
-    page.get_by_role("tab", name="Translate").click()
+    open_view(page, "Translate")
     page.locator(".translation.coming", has_text="Translating").wait_for()
     posts[0].continue_()
     drawn(page, "drawn.length === 1")
@@ -143,17 +143,6 @@ def test_typing_translates(page: Page, server: Server) -> None:
     assert cards[0]["translation"] == expected(MODELS[1], "I am tired.", 2).text
     page.fill("textarea", "  ")
     assert drawn(page, "drawn.length === 0") == []
-
-
-def test_length_is_drawn_with_and_without_attention(page: Page, server: Server) -> None:
-    look(page, server, view="translate", translate={"text": "", "models": MODELS[:1]})
-    page.locator(".curves canvas").first.wait_for()
-    label = " ".join(canvas.get_attribute("aria-label") or "" for canvas in page.locator(".curves canvas").all())
-    curves = page.evaluate("async () => (await (await fetch('/api/length')).json()).curves")
-    assert {curve["translator"] for curve in curves} >= {"seq2seq", "bahdanau"}
-    for curve in curves:
-        words, bleu, _ = curve["points"][0]
-        assert f"{bleu:g} at {words:g} words" in label
 
 
 def test_export(page: Page, server: Server) -> None:

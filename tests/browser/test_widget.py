@@ -69,7 +69,7 @@ def test_the_widget_draws_and_ends(page: Page, minilm: Seen) -> None:
     page.expose_function("kernel", kernel.answer)
     page.evaluate(SHOW, {"esm": kernel.widget._esm, "css": kernel.widget._css})
     page.wait_for_function("() => window.regard?.drawn()")
-    page.click("text=Map")
+    page.evaluate("regard.state.set({ view: 'map', call: '0', head: 0 })")
     page.wait_for_function("() => { const drawn = regard.drawn(); return drawn?.cell?.(2, 3)?.value != null; }")
     cell = page.evaluate("regard.drawn().cell(2, 3)")
     assert cell["value"] == pytest.approx(minilm[0].head(0).dense()[2, 3].item(), abs=1e-6)
@@ -86,7 +86,7 @@ def test_a_saved_notebook_shows_its_data_without_a_kernel(page: Page, minilm: Se
     page.expose_function("kernel", lambda _: None)  # it is gone: nothing is answered
     page.evaluate(SHOW, {"esm": widget._esm, "css": widget._css, "saved": widget.saved})
     page.wait_for_function("() => window.regard?.drawn()?.links?.length")
-    page.click("text=Map")
+    page.evaluate("regard.state.set({ view: 'map', call: '0', head: 0 })")
     page.wait_for_function("() => { const drawn = regard.drawn(); return drawn?.cell?.(2, 3)?.value != null; }")
     cell = page.evaluate("regard.drawn().cell(2, 3)")
     assert cell["value"] == pytest.approx(minilm[0].head(0).dense()[2, 3].item(), rel=1e-3, abs=1e-6)  # float16

@@ -27,7 +27,7 @@ MEASURE = """(ROOMS) => {
     });
     return {
         wide: document.documentElement.scrollWidth - innerWidth,
-        tab: inside(box(".tab[aria-selected=true]")),
+        tab: inside(box(".tabs [data-open]")),
         tools: inside(box(".tools")),
         large: Math.max(...drawings.map(share)),
         aside: [...document.querySelectorAll(".stage .aside")].every((one) => inside(one.getBoundingClientRect())),
@@ -45,7 +45,7 @@ def test_every_view_has_room(page: Page, server: Server, library: Library, scree
     page.goto(link(server, view="heads", trace=trace, pins=["q3"]))
     for view in page.evaluate("() => regard.views"):
         page.evaluate("(view) => regard.state.set({ view })", view)
-        page.locator(f".stage[data-view={view}] > *").first.wait_for()
+        page.locator(f".stage[data-view={view}] > :not(.folds)").first.wait_for()
         settle(page)
         found = page.evaluate(MEASURE, ROOMS)
         assert found["wide"] <= 0, view

@@ -315,7 +315,6 @@ GET = {
     "neuron of additive energy": "/api/traces/{t}/calls/1/neuron?query=4&head=1",
     "answers without a model": "/api/traces/{t}/answers",
     "samples": "/api/samples",
-    "length": "/api/length",
     "page": "/",
     "no page": "/nothing.js",
     "no route": "/api/nothing",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
@@ -42,6 +43,18 @@ def drawn(page: Page, until: str = "true") -> Any:
     """What the view that is open drew, once `until` is true."""
     page.wait_for_function(f"() => {{ const drawn = window.regard?.drawn(); return drawn && ({until}); }}")
     return page.evaluate("regard.drawn()")
+
+
+def open_view(page: Page, name: str) -> None:
+    """Choose a view from the menus of the four groups."""
+    item = page.locator("nav .menu button", has_text=re.compile(rf"^{re.escape(name)}"))
+    item.locator("xpath=ancestor::*[contains(@class, 'holder')]/button").click()
+    item.click()
+
+
+def settings(page: Page) -> None:
+    """Unfold what is behind the button Settings."""
+    page.get_by_role("button", name="Settings").click()
 
 
 def settle(page: Page) -> None:

@@ -55,8 +55,8 @@ def test_a_file_of_a_long_text_holds_tiles(tmp_path: Path, monkeypatch: pytest.M
     tiles = [key for key in responses["arrays"] if "/tile?" in key]
     assert not [key for key in responses["arrays"] if "/weights?" in key]
     # Levels of at most 300 cells: cells of 4, one tile, and of 2, four. Two calls of
-    # two heads and two entries, two poolings.
-    assert len(tiles) == 2 * 2 * 2 * 2 * (1 + 4)
+    # two heads and two entries.
+    assert len(tiles) == 2 * 2 * 2 * (1 + 4)
     for key in tiles:
         answer = get(app, key)
         while answer.status == 202:

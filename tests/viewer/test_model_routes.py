@@ -259,10 +259,3 @@ def test_examples_come_while_the_page_is_there_already() -> None:
             time.sleep(0.05)
         assert [trace["model"] for trace in about["traces"]] == [model.name]
         assert client.get("/").status_code == 200
-
-
-def test_bleu_by_length_is_the_figures() -> None:
-    curves = json_of(get(create_app(Library()), "/api/length"))["curves"]
-    longest = {one["translator"]: one["points"][-1][1] for one in curves if "phrase book" in one["data"]}
-    assert longest["seq2seq"] < 0.5 * longest["bahdanau"]  # without attention, long sentences are lost
-    assert all(len(point) == 3 for one in curves for point in one["points"])

@@ -12,9 +12,8 @@ import regard
 from regard.attention import Contributions
 from regard.seeing import load_trace
 from regard.seeing.analysis import Patterns
-from regard.viewer import guard, model_routes, trace_routes
+from regard.viewer import guard, trace_routes
 from regard.viewer.answer_contributions import contribution_run, trace_answers
-from regard.viewer.guard import RequestError
 from regard.viewer.library import Library, installed_models
 from regard.viewer.server import create_app
 from regard.viewer.trace_view import TokenLabels, TraceView
@@ -231,26 +230,6 @@ def test_a_classifier_has_one_position() -> None:
         url = f"/api/traces/{view.id}/{path}answer=0&position="
         assert get(app, f"{url}0").status == 200
         assert "no position 999" in error_of(get(app, f"{url}999"), 422)
-
-
-def test_missing_contributions_of_a_classifier_have_a_reason(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = {"text": "the food was not good", "models": ["opinions-lstm"]}
-
-    def refuse(*args: object) -> None:
-        raise RequestError(422, "no gradient reaches it")
-
-    monkeypatch.setattr(model_routes, "backward_run", refuse)
-    (result,) = json_of(post(app, "/api/classify", body))["classifications"]
-    assert (result["contributions"], result["contributions_missing"]) == (None, "no gradient reaches it")
-
-
-def test_what_each_word_contributed_to_each_label(app: FastAPI) -> None:
-    (found,) = json_of(post(app, "/api/classify", {"text": "the food was not good", "models": ["opinions-lstm"]}))[
-        "classifications"
-    ]
-    assert set(found["contributions"]) == set(found["probabilities"])
-    assert all(len(x) == len(found["words"]) for x in found["contributions"].values())
-    assert found["contribution_error"] <= found["contribution_budget"]
 
 
 def test_a_trace_and_its_calls() -> None:

@@ -428,7 +428,7 @@ def _library(what: str | None, texts: list[str], second: str | None) -> Library:
     """The traces and models of the page: of a trace (or two), or of a model that reads the first text."""
     from ..seeing.storage import load_trace
     from ..viewer.library import Library, installed_models, model_at
-    from ..viewer.trace_view import STATE, TraceView, first_trace
+    from ..viewer.trace_view import STATE, TraceView, first_trace, opening
 
     if what is None:
         library = Library([first_trace()], installed_models())
@@ -443,6 +443,7 @@ def _library(what: str | None, texts: list[str], second: str | None) -> Library:
         library = Library(
             [TraceView.of(load_trace(place), pinned=True) for place in (what, *texts)], installed_models()
         )
+        library.opening = opening(next(iter(library.traces.values())))
         if texts:
             library.opening = {"view": "map", "map": {"other": {"trace": [*library.traces][1], "call": "0", "head": 0}}}
         return library
@@ -451,7 +452,8 @@ def _library(what: str | None, texts: list[str], second: str | None) -> Library:
     if texts and model.ours and model.task in ("caption", "listen"):
         library.add(_read_file(library, model, texts[0]))
     elif texts:
-        library.read(model.name, texts[0], second).pinned = True
+        trace = library.read(model.name, texts[0], second)
+        trace.pinned, library.opening = True, opening(trace)
     elif not Path(what).exists() and what not in {x.name for x in installed_models()}:
         library.loaded(model)  # neither a folder nor installed: an error now, not an empty page
     return library

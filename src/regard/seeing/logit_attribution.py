@@ -43,8 +43,8 @@ from torch import Tensor, nn
 
 from ..attention.contributions import Contributions
 from .fidelity import BUDGET, coarsest
+from .habit import visible_keys
 from .interventions import ModelIntervention, applied
-from .patterns import visible_keys
 from .rollout_and_distances import entry_weights
 from .terminal import ResultTable, Tabular
 from .text_models import check_evaluation_mode, first_tensor, read_inputs, run_model, token_ids

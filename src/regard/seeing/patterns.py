@@ -7,6 +7,7 @@
     first                   j = 0: [CLS], or the attention sink               above 0.6 (Clark)
     sink                    the same of any model                             above 0.3 (Gu et al. 2024)
     delimiter, punctuation  [SEP]; "." and ","                                above 0.6 (Clark)
+    same word               the largest mean weight on one other key          above 0.5 (ours)
     broad                   entropy in nats                                   above 3.8 (Clark)
     positional              share of best keys at one offset                  at least 0.9 (Voita et al. 2019)
     confidence              mean of the largest weight of a row               no label (Voita et al. 2019)
@@ -30,25 +31,24 @@ below 1 / (1 + draws). q corrects it for the number of heads (Benjamini & Hochbe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from rich.table import Table
 from rich.text import Text
 
-from ..attention.normalizers import Unchanged
 from ..attention.parts import span
 from ..wording import count_of
 from .corpus import Sums, benjamini_hochberg
-from .generation_passes import CLOSED
+from .habit import Habits, visible_keys
 from .rollout_and_distances import entry_weights, evenly_spaced, layer_stack
 from .terminal import ResultTable, Tabular, heatmap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Float, Int
     from rich.console import RenderableType
     from torch import Tensor
 
@@ -92,19 +92,6 @@ def random_key_sums(
         cells = tile.flatten(1).T.contiguous()  # heads side by side: one gather for all of them
         found.append(torch.nn.functional.embedding_bag(every, cells, starts, mode="sum").T.cpu())
     return dict(zip(patterns, torch.cat(found).unflatten(1, (len(picks), -1)).unbind(1), strict=True))
-
-
-@torch.no_grad()
-def visible_keys(weights: Weights, queries: Int[Tensor, " rows"]) -> Bool[Tensor, "rows k"]:
-    """The keys these queries can see in the first head; all heads of one entry have the same mask."""
-    if isinstance(weights.normalize, Unchanged):  # weights without their mask: a softmax gives a closed key nothing
-        return (weights.rows(queries.tolist())[0].tile(slice(None), slice(None)) > 0).cpu()
-    scores, device = weights.energies, weights.device
-    only = replace(scores, modifiers=tuple(x for x in scores.modifiers if x.added is not None))
-    rows, cols = queries.to(device), torch.arange(scores.keys, device=device)
-    e = torch.zeros(1, len(rows), len(cols), dtype=scores.precision, device=device)
-    first = torch.tensor([weights.entries[0]], device=device)
-    return (only.finished(e, first, rows, cols, -torch.inf)[0] > CLOSED).cpu()
 
 
 KINDS = ("identical", "duplicate", "induction", "other sentence", "related")
@@ -242,6 +229,7 @@ THRESHOLDS = {
     "sink": 0.3,
     "delimiter": 0.6,
     "punctuation": 0.6,
+    "same word": 0.5,
     "broad": 3.8,
     "positional": 0.9,
     "identical": 0.5,
@@ -455,6 +443,7 @@ def _scores(stats: Stats, pairs: PairSums, text: TokenizedText) -> dict[str, Flo
         "sink": received[:, 0],
         "delimiter": received[:, text.delimiters].sum(-1),
         "punctuation": received[:, text.punctuation].sum(-1),
+        "same word": _favourite(received, text),
         "broad": stats.entropy.mean(-1).cpu(),
         "confidence": stats.top.values[..., 0].mean(-1).cpu(),
         "positional": _one_offset(stats.top.indices[..., 0].cpu()),
@@ -466,6 +455,13 @@ def _scores(stats: Stats, pairs: PairSums, text: TokenizedText) -> dict[str, Flo
         if not absent.get(kind, False):
             scores[kind] = pairs.total[kind] / (repeats if kind in REPEATED else n)
     return {key: value.float() for key, value in scores.items()}
+
+
+def _favourite(received: Float[Tensor, "heads t"], text: TokenizedText) -> Float[Tensor, " heads"]:
+    """The mean weight of a head's favourite word: not the first token, not [SEP], no punctuation."""
+    words = ~(text.delimiters | text.punctuation)
+    words[0] = False
+    return received[:, words].amax(-1) if words.any() else torch.zeros(len(received))
 
 
 def _check_padding(name: str, weights: Weights) -> None:
@@ -517,6 +513,7 @@ LABELS = {
     "sink": ("f", "blue"),
     "delimiter": ("d", ""),
     "punctuation": (".", ""),
+    "same word": ("w", "yellow"),
     "broad": ("b", "bright_black"),
     "positional": ("o", ""),
     "identical": ("=", "red"),
@@ -529,9 +526,11 @@ LABELS = {
 
 
 class TokenLink(NamedTuple):
-    """A query token and its key token of largest weight."""
+    """A query token, a key token, and what the head gives this key, or this distance, from other words (habit.py)."""
 
+    surplus: float
     weight: float
+    habit: float
     layer: int
     head: int
     query: int
@@ -548,6 +547,7 @@ def label_table(patterns: Patterns) -> Table:
         table.add_row(str(layer), *(_letters(head) for head in row))
     used = dict.fromkeys(label for head in heads for label in head.labels)
     table.caption = "  ".join(f"{LABELS[name][0]} {name}" for name in THRESHOLDS if name in used) or "no label"
+    table.caption += "\none cell a head: what it does to most words here, by its two clearest habits; · for none"
     return table
 
 
@@ -570,38 +570,51 @@ def best_heads_table(patterns: Patterns, count: int = 3) -> Table:
 
 
 def strongest_links(seen: Seen, count: int = 12, entry: int = 0) -> list[TokenLink]:
-    """The largest weights between tokens, one link for each pair; each head and query contributes its best key.
+    """The weights that stand out most from what their head does from other words, one link for each pair of tokens.
 
-    In self-attention the token itself, its neighbours and the first token are left out: many heads attend there
-    whatever the words are.
+    Each head and query contributes its best key. In self-attention the first token and [SEP] are left out on both
+    sides.
     """
     links: dict[tuple[str, int, int], TokenLink] = {}
     for layer, call in enumerate(seen):
-        top = entry_weights(call, entry).top(1)
-        values, keys = top.values[..., 0].cpu(), top.indices[..., 0].cpu()  # [heads, queries]
-        if call.kind == "self":
-            near = (keys - torch.arange(keys.shape[-1])).abs() <= 1
-            values = values.masked_fill(near | (keys == 0), 0)
-        largest = values.flatten().topk(min(count, values.numel()))
-        for value, at in zip(largest.values.tolist(), largest.indices.tolist(), strict=True):
-            head, query = divmod(at, values.shape[-1])
-            link = TokenLink(value, layer, head, query, int(keys[head, query]))
-            pair = call.kind, link.query, link.key
-            if value > 0 and (pair not in links or links[pair].weight < value):
-                links[pair] = link
+        own = call.kind == "self"
+        left = torch.tensor([own and _ends(seen, at, call.shape[-1]) for at in range(call.shape[-1])])
+        for i, w, habit in Habits.of(entry_weights(call, entry), distances=own).blocks():
+            surplus, keys = (w - habit).masked_fill(left | (own & left[i, None]), 0).max(-1)  # [heads, rows]
+            largest = surplus.flatten().topk(min(count, surplus.numel()))
+            for value, at in zip(largest.values.tolist(), largest.indices.tolist(), strict=True):
+                head, row = divmod(at, len(i))
+                query, key = int(i[row]), int(keys[head, row])
+                weight = float(w[head, row, key])
+                link = TokenLink(value, weight, weight - value, layer, head, query, key)
+                pair = call.kind, query, key
+                if value > 0 and (pair not in links or links[pair].surplus < value):
+                    links[pair] = link
         call.forget()
     return sorted(links.values(), reverse=True)[:count]
 
 
+def _ends(seen: Seen, at: int, length: int) -> bool:
+    text = seen.text
+    return at == 0 or (text is not None and len(text) == length and bool(text.delimiters[at]))
+
+
 def link_table(seen: Seen, count: int = 12) -> Table:
-    """The strongest links: query token, key token, weight and head."""
-    table = Table("looks at", "", "weight", "layer.head", box=None, title="strongest links")
+    """The strongest links: query token, key token, weight, what other words give, and head."""
+    titles = "looks at", "", "weight", "from any word here", "layer.head"
+    table = Table(*titles, box=None, title="strongest links", caption=LINKS)
     for link in strongest_links(seen, count):
         rows, cols = row_and_column_tokens(seen, seen[link.layer])
         query = rows[link.query] if link.query < len(rows) else str(link.query)
         key = cols[link.key] if link.key < len(cols) else str(link.key)
-        table.add_row(Text(query), Text(f"→ {key}"), f"{link.weight:.2f}", f"{link.layer}.{link.head}")
+        figures = f"{link.weight:.2f}", f"{link.habit:.2f}", f"{link.layer}.{link.head}"
+        table.add_row(Text(query), Text(f"→ {key}"), *figures)
     return table
+
+
+LINKS = (
+    "“from any word here”: what the head gives this word, or this distance, from the others. Ranked by the difference."
+)
 
 
 def row_and_column_tokens(seen: Seen, call: Call) -> tuple[list[str], list[str]]:

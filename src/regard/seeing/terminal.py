@@ -200,7 +200,7 @@ BARS = " ▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True, slots=True)
 class ShadedText:
-    """Words and their weights ≥ 0; the largest is the brightest. Without colours a shade ░▒▓█ follows each word."""
+    """Words and their weights ≥ 0; the largest is the brightest. Without colours its weight follows each word."""
 
     words: Sequence[str]
     weights: Sequence[float]
@@ -212,7 +212,7 @@ class ShadedText:
         for word, weight in zip(self.words, self.weights, strict=True):
             style = cell_style(weight / peak, colours)
             if style is None:
-                line.append(printable(word) + _shade(weight / peak).rstrip() + " ")
+                line.append(f"{printable(word)} {weight:.2f}  ")
             else:
                 line.append(f" {printable(word)} ", style)
         yield line

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import anywidget
 import traitlets
@@ -25,11 +25,12 @@ from rich.console import Console
 from rich.progress import track
 
 from ..files import write_text
+from ..seeing.patterns import row_and_column_tokens, strongest_links
 from .library import Library
 from .responses import STATIC, request, script, styles
 from .server import create_app
-from .tiles import Pool, Tile
-from .trace_view import TraceView
+from .tiles import Tile
+from .trace_view import TraceView, opening
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -83,7 +84,9 @@ def trace_responses(trace: TraceView, size: int = SIDE, title: str = "") -> dict
 
     With a `title`, a terminal or a notebook shows how far the tiles of maps are.
     """
-    app = create_app(Library([trace]))
+    library = Library([trace])
+    library.opening = opening(trace)
+    app = create_app(library)
     try:
         with ThreadPoolExecutor(1) as thread:  # in a notebook, an event loop runs already on this thread
             responses: dict[str, Any] = thread.submit(asyncio.run, _responses(app, trace, size, title)).result()
@@ -158,8 +161,7 @@ async def _responses(app: FastAPI, trace: TraceView, size: int, title: str) -> d
             await store(f"{root}?entry={entry}")
         for path in ("stats", "patterns"):
             await store(f"{root}/{path}?entry={entry}")
-        for pool in ("max", "mean"):
-            await store(f"{root}/thumbs?entry={entry}&pool={pool}&size={SMALL}")
+        await store(f"{root}/thumbs?entry={entry}&pool=max&size={SMALL}")
         for at, call in enumerate(trace.seen):
             if max(call.shape[-2:]) <= size:
                 await store(f"{root}/calls/{at}/weights?entry={entry}", "&type=float16")
@@ -168,12 +170,27 @@ async def _responses(app: FastAPI, trace: TraceView, size: int, title: str) -> d
     console = Console(stderr=True)
     hidden = not (title and large and (console.is_terminal or console.is_jupyter))
     for entry, at, head in track(large, title, console=console, transient=True, disable=hidden):
-        for tile, pool in product(_tiles(trace.seen[at].shape, size), get_args(Pool)):
+        for tile in _tiles(trace.seen[at].shape, size):
             # Sorted by name, as in the keys of the page (keyOf in data/sources.js).
-            parameters = sorted({**asdict(tile), "entry": entry, "head": head, "pool": pool}.items())
+            parameters = sorted({**asdict(tile), "entry": entry, "head": head, "pool": "max"}.items())
             query = "&".join(f"{name}={value}" for name, value in parameters)
             await store(f"{root}/calls/{at}/tile?{query}", "&type=float16")
     return responses
+
+
+def links_html(trace: TraceView) -> str:
+    """What stands out in a trace, as a table that needs no script."""
+    rows = []
+    for link in strongest_links(trace.seen, 7) if opening(trace) else ():
+        queries, keys = row_and_column_tokens(trace.seen, trace.seen[link.layer])
+        words = [
+            html.escape(side[at] if at < len(side) else str(at))
+            for side, at in ((queries, link.query), (keys, link.key))
+        ]
+        figures = f"<td>{link.weight:.2f}</td><td>{link.habit:.2f}</td><td>{link.layer}.{link.head}</td>"
+        rows.append(f"<tr><td>{words[0]}</td><td>→ {words[1]}</td>{figures}</tr>")
+    titles = "".join(f"<th>{title}</th>" for title in ("looks", "at", "weight", "from any word here", "layer.head"))
+    return f"<p>{html.escape(trace.title)}</p><table><tr>{titles}</tr>{''.join(rows)}</table>"
 
 
 MOST_SAVED = 1 << 21
@@ -201,6 +218,14 @@ class Widget(anywidget.AnyWidget):
         self._thread = threading.Thread(target=self._loop.run_forever, name="regard-widget", daemon=True)
         self._thread.start()
         self.on_msg(self._receive)
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        """Beside the widget a table, for where no script runs: a notebook that is not trusted, or a page of one."""
+        bundle = super()._repr_mimebundle_(**options)
+        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        if data is not None:
+            data["text/html"] = links_html(self.trace)
+        return bundle
 
     def _receive(self, _: Any, message: dict[str, Any], buffers: list[Any]) -> None:
         # The id is unique to a page: a notebook may show one widget in several places, and each counts from 0.

@@ -209,6 +209,8 @@ class Library:
         seen, prompt = self.run(model, text, second, generate)
         seen.model = name
         made = {"model": name, "text": text, "second": second, "generate": generate}
+        if not model.ours and seen.text is not None and (of := self._tokens(model, text, second)) > len(seen.text):
+            made |= {"read": len(seen.text), "cut": of}
         trace = TraceView.of(seen, title, prompt=prompt, made=made, owners=None if owner is None else {owner})
         self.add(trace)
         return trace
@@ -221,6 +223,11 @@ class Library:
         if generate:
             return loaded.generate(loaded.encode(text), generate), 0
         return loaded.read(loaded.encode(text, second)), 0
+
+    def _tokens(self, model: ModelEntry, text: str, second: str | None) -> int:
+        """All tokens of a text, also those that are more than the model reads."""
+        texts = (text,) if second is None else (text, second)
+        return len(self.loaded(model).tokenizer(*texts, truncation=False, verbose=False)["input_ids"])
 
     def models_for(self, task: str) -> list[ModelEntry]:
         """The models for a task, at least one."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import tempfile
 from contextlib import contextmanager
 from functools import partial
@@ -19,12 +18,11 @@ from pydantic import BaseModel, Field
 from ..attention.statistics import Cells
 from ..decoding.beam import beam_history
 from ..decoding.classification import classify
-from ..decoding.explainable_answers import classifier_answers
 from ..decoding.translation import translate
 from ..seeing.watch import watch
 from ..special_tokens import BEGIN, END
 from . import guard
-from .answer_contributions import Target, backward_run, call_contributions, next_tokens, what_if
+from .answer_contributions import next_tokens, what_if
 from .guard import RequestError
 from .inside import inside_view
 from .library import PICTURE, SOUND, sample_files
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
 model_router = APIRouter(responses=ERRORS)
 UPLOAD = {"requestBody": {"required": True, "content": BYTES}}
 """The body is the file itself, of any content type."""
-BLEU_BY_LENGTH = Path(__file__).parent / "data" / "bleu_by_length.json"
 """Written by tools/results_page.py from the runs of docs/results.md."""
 LONGEST = 2000
 """Characters of a text for an experiment, which runs the model twice and compares every weight."""
@@ -87,15 +84,6 @@ Index = Annotated[int, Field(ge=0)]
 class WhatIfRequest(ModelText):
     silence: dict[str, list[Index]] = Field(default_factory=dict, max_length=64)
     hide: list[Index] = Field(default_factory=list, max_length=64)
-
-
-@model_router.get("/length")
-async def length() -> Response:
-    """BLEU by sentence length, with and without attention (Bahdanau et al. 2015, figure 2).
-
-    `curves`, one for each translator and corpus, have points of (words in the source, BLEU, sentences).
-    """
-    return JSON(json.loads(BLEU_BY_LENGTH.read_text(encoding="utf-8")))
 
 
 @model_router.get("/samples")
@@ -183,8 +171,6 @@ ALTERNATIVES = 8
 """Most likely next tokens that are listed for each step of a translation."""
 PIXELS = 512
 """Along a side of the picture that is sent back: a square, as the model reads it; the page gives it its proportions."""
-LABELS = 16
-"""Labels of a classifier that contributions are computed for: each takes a backward pass."""
 POINTS = 800
 """Of a waveform."""
 
@@ -265,31 +251,7 @@ def text_classification(library: Library, model: ModelEntry, text: str) -> dict[
         "words": loaded.tokenizers.source.pieces([int(x) for x in result.numbers]),
         "weights": rounded(result.weights),
         "static": rounded(result.static),
-        **_label_contributions(loaded, text, len(result.numbers)),
     }
-
-
-def _label_contributions(loaded: Pretrained, text: str, tokens: int) -> dict[str, Any]:
-    """What each token contributed to the logit of each label through the pooling, and the error of the proof.
-
-    Where there are none, `contributions` is None and `contributions_missing` says why.
-    """
-    answers = classifier_answers(loaded, text)
-    labels = loaded.tokenizers.target.names[:LABELS]
-    contributions, error, budget = {}, 0.0, 0.0
-    for number, label in enumerate(labels):
-        try:
-            seen = backward_run(answers, Target(0, number))[0]
-        except RequestError as refusal:
-            return {"contributions": None, "contributions_missing": str(refusal)}
-        calls = [call for call in seen.calls if call.shape[-1] == tokens and call.shape[-2] == 1]
-        if len(calls) != 1:
-            why = "this classifier does not pool its tokens by one attention"
-            return {"contributions": None, "contributions_missing": why}
-        explained = call_contributions(calls[0])
-        contributions[label] = rounded(explained.contributions.dense().sum(0)[0])
-        error, budget = max(error, explained.error), explained.budget
-    return {"contributions": contributions, "contribution_error": error, "contribution_budget": budget}
 
 
 def caption(library: Library, model: ModelEntry, picture: bytes) -> dict[str, Any]:

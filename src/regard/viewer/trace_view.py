@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..seeing.align import group_pieces
-from ..seeing.patterns import THRESHOLDS, Patterns
+from ..seeing.patterns import THRESHOLDS, Patterns, strongest_links
 from ..seeing.rollout_and_distances import evenly_spaced
 from ..seeing.storage import load_trace
 from ..seeing.text_models import WORD_START, TokenizedText
@@ -321,6 +321,18 @@ def _check(call: Call) -> None:
 
 def _no_patterns(why: str) -> dict[str, Any]:
     return {"heads": [], "thresholds": THRESHOLDS, "why": why}
+
+
+LONGEST = 256
+"""Tokens of a trace up to which the page opens on what stands out most in it."""
+
+
+def opening(trace: TraceView) -> dict[str, Any]:
+    """The state of the page that shows the head and the word whose weight is least a habit (seeing/habit.py)."""
+    if max(max(call.shape[-2:]) for call in trace.seen) > LONGEST:
+        return {}
+    found = strongest_links(trace.seen, 1)
+    return {"call": str(found[0].layer), "pins": [f"q{found[0].query}"], "mute": ["special"]} if found else {}
 
 
 FOLDER = Path(__file__).parent / "data" / "minilm_cat_trace"

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Links } from "../../../src/regard/viewer/static/data/weights.js";
-import { close } from "../expected.js";
+import { Habits, Links } from "../../../src/regard/viewer/static/data/weights.js";
+import { close, expected } from "../expected.js";
 
 const side = { groups: [[0], [1, 2], [3]] };
 const matrix = [
@@ -36,7 +36,6 @@ test("contributions add up over rows, and are sorted by size", () => {
   const found = links.from(0, 1);
   assert.deepEqual([...found.keys], [0, 1]);
   close(found.weights, [0.6, -0.6]);
-  close([links.total(found)], [1.2]);
 });
 
 test("of the strongest keys alone the links are the same where they hold everything", () => {
@@ -52,5 +51,15 @@ test("of the strongest keys alone the links are the same where they hold everyth
   const { keys, weights } = links.from(0, 1);
   assert.deepEqual([...keys].slice(0, 2), [1, 0]);
   close(weights.slice(0, 2), [0.7, 0.3]);
-  assert.equal(links.total({ weights }), 1);
+});
+
+test("habits are those of regard.seeing.habit", () => {
+  for (const { weights, heads, queries, keys, distances, habit } of expected.habit) {
+    const habits = new Habits(weights, heads, queries, keys, distances);
+    const found = weights.map((w, at) => {
+      const [i, j] = [Math.floor(at / keys) % queries, at % keys];
+      return w ? habits.of(Math.floor(at / (queries * keys)), i, j, w) : 0;
+    });
+    close(found, habit, 1e-9);
+  }
 });

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { makePalette, marks, shader, signedShader } from "../../../src/regard/viewer/static/draw/colors.js";
+import { makePalette, shader, signedShader } from "../../../src/regard/viewer/static/draw/colors.js";
 import { close } from "../expected.js";
 
 const bytes = (css) => css.match(/\d+/g).map(Number);
@@ -154,8 +154,7 @@ test("twelve heads are told apart in every kind of colour vision, and from the p
   }
 });
 
-test("linear and root", () => {
-  close([0, 0.25, 1].map(shader("linear", 10)), [0, 0.25, 1]);
+test("the root", () => {
   close([0, 0.25, 1].map(shader("root", 10)), [0, 0.5, 1]);
 });
 
@@ -168,10 +167,4 @@ test("the logarithmic scale begins at a quarter of even attention, or a thousand
 
 test("contributions are shares of the largest, none in the middle", () => {
   close([-4, -1, 0, 1, 4, 9].map(signedShader(shader("root", 10), 4)), [0, 0.25, 0.5, 0.75, 1, 1]);
-});
-
-test("marks of the scale", () => {
-  assert.deepEqual(marks("linear", 10), [0, 0.25, 0.5, 1]);
-  assert.deepEqual(marks("root", 10), [0, 0.01, 0.1, 0.25, 0.5, 1]);
-  close(marks("log", 10), [1, 0.1, 0.01], 1e-12);
 });

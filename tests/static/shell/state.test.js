@@ -4,7 +4,7 @@ import { decode, encode } from "../../../src/regard/viewer/static/shell/state.js
 
 test("a state survives its link", () => {
   const states = [
-    { view: "heads", trace: "a b/c:1", heads: [0, 3], mass: 0.25, shift: -4 },
+    { view: "heads", trace: "a b/c:1", heads: [0, 3], lines: "all", shift: -4 },
     { text: "é & = # % ü 🙂 [0]", pins: ["q3", "k10"], lookup: { query: "1, 2", rows: [] } },
     { trace: "12", call: "0", level: "word" },
     { a: "12", b: 12, c: "true", d: true, e: "x&y=z#%", f: [1, "q3"], g: "plain words", h: "1e5", i: "" },
@@ -21,5 +21,5 @@ test("links are short, and hold nothing at which a chat ends them", () => {
 
 test("what cannot be read in a link, or is of another kind, is left out", () => {
   assert.equal(decode("#a=%E0%A4%A&b=1&&=&c").b, 1);
-  assert.deepEqual(decode('#head=-1&entry=1.5&heads=3&level=odd&pool=max&mass=2&lookup=[1]&view={"a":1}'), {});
+  assert.deepEqual(decode('#head=-1&entry=1.5&heads=3&level=odd&lines=[1]&lookup=[1]&view={"a":1}'), {});
 });

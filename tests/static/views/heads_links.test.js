@@ -4,8 +4,10 @@ import {
   lineOpacity,
   linksFrom,
   linksTo,
+  markAt,
   muted,
   mutedQueries,
+  surplus,
   visible,
 } from "../../../src/regard/viewer/static/views/heads_links.js";
 import { close } from "../expected.js";
@@ -14,9 +16,8 @@ const side = { labels: ["a", "b", "c"], special: [true, false, false] };
 const links = {
   from: () => ({ keys: [0, 1, 2], weights: [0.6, 0.3, 0.1] }),
   to: () => Float32Array.from([0.5, 0.25, 0.0001]),
-  total: () => 1,
 };
-const scene = { active: [0], links, muted: new Set(), mass: 1, querySide: side, keySide: side };
+const scene = { active: [0], links, muted: new Set(), querySide: side, keySide: side };
 
 test("muted keys are left out, and the rest are drawn as their weights", () => {
   const left = muted(side, ["first"]);
@@ -32,9 +33,21 @@ test("muted keys are left out, and the rest are drawn as their weights", () => {
   );
 });
 
-test("only the strongest links are drawn, up to the chosen mass", () => {
-  const keys = (mass) => linksFrom({ ...scene, mass }, 0).map((link) => link.key);
-  assert.deepEqual([keys(0.5), keys(0.7), keys(1)], [[0], [0, 1], [0, 1, 2]]);
+test("what stands out is what is left of a weight without its habit", () => {
+  close(
+    [surplus({ weight: 0.7, habit: 0.6, alpha: 0.7 }), surplus({ weight: 0.7, habit: null, alpha: 0.5 })],
+    [0.1, 0.5],
+  );
+});
+
+test("squares and lines are found where they were drawn", () => {
+  const marks = [
+    { link: "square", box: [100, 0, 10, 20] },
+    { link: "line", line: [0, 10, 90, 50] },
+  ];
+  assert.equal(markAt(marks, 105, 5), "square");
+  assert.equal(markAt(marks, 45, 31), "line"); // half way up, in the middle
+  assert.equal(markAt(marks, 45, 45), null);
 });
 
 test("links to a key", () => {

@@ -19,13 +19,12 @@ test("every table may stand in a link; what cannot be shown may not", () => {
     ["positions", "toString"],
     ["at", 32],
     ["at", 0.5],
-    ["own", 3],
   ])
     assert.deepEqual(sound({ ...fresh("boxes"), [field]: wrong }), fresh("boxes"));
 });
 
 test("links made before there were positions stay links", () => {
-  const { positions, at, own, ...old } = fresh("boxes");
+  const { positions, at, ...old } = fresh("boxes");
   assert.deepEqual([positions, at], ["none", 0]);
-  assert.deepEqual(sound(old), { ...old, positions, at, own });
+  assert.deepEqual(sound(old), { ...old, positions, at });
 });

@@ -132,7 +132,9 @@ export class HttpSource {
         response = await fetch(keyOf(path, params), options);
       } catch (error) {
         if (error.name === "AbortError") throw error;
-        throw new Error("the server does not answer: was `regard view` stopped? Start it again and reload this page");
+        throw new Error(
+          "the server does not answer: was `regard view` stopped? Start it again, and open the address that it prints",
+        );
       }
       if (response.ok) return response;
       if (response.status !== 503 || tries >= PAUSES.length) throw new Error(await reason(response));

@@ -194,6 +194,11 @@ const PATTERNS = {
     "Most of the weight goes to tokens that separate sentences.",
   ],
   punctuation: ["looks at punctuation", "of its weight", "Most of the weight goes to full stops and commas."],
+  "same word": [
+    "looks at the same word from everywhere",
+    "of its weight",
+    "Much weight goes to one word of the text, from whichever word it looks: a habit, not a finding about the word it looks from.",
+  ],
   broad: ["spreads its weight widely", "nats of entropy", "It looks at many tokens about equally."],
   positional: [
     "looks at a fixed distance",

@@ -95,6 +95,52 @@ export class Rows {
   }
 }
 
+const HABITUAL = 1 << 21; // weights of a layer up to which its habits are computed
+
+/** max(K, O) of weights [heads, queries, keys]: the means of a key and of a distance over the other rows (seeing/habit.py).
+ *
+ * A key that gets nothing from any head of a row is taken for one that the row may not see.
+ */
+export class Habits {
+  constructor(w, heads, queries, keys, distances) {
+    this.queries = queries;
+    this.keys = keys;
+    this.apart = queries + keys - 1;
+    this.received = new Float64Array(heads * keys);
+    this.seers = new Float64Array(keys);
+    this.distances = new Float64Array(heads * this.apart);
+    this.rows = new Float64Array(this.apart);
+    for (let i = 0; i < queries; i++)
+      for (let j = 0; j < keys; j++) {
+        const d = j - i + queries - 1;
+        let seen = false;
+        for (let head = 0; head < heads; head++) {
+          const x = w[(head * queries + i) * keys + j];
+          if (x > 0) seen = true;
+          this.received[head * keys + j] += x;
+          if (distances) this.distances[head * this.apart + d] += x;
+        }
+        if (seen) this.seers[j] += 1;
+        if (seen && distances) this.rows[d] += 1;
+      }
+  }
+
+  /** Beside weight w of a head from i to j. */
+  of(head, i, j, w) {
+    return Math.max(0, ...this.parts(head, i, j, w));
+  }
+
+  /** [K, O]. */
+  parts(head, i, j, w) {
+    const d = j - i + this.queries - 1;
+    const mean = (sum, count) => (count > 1 ? (sum - w) / (count - 1) : 0);
+    return [
+      mean(this.received[head * this.keys + j], this.seers[j]),
+      mean(this.distances[head * this.apart + d], this.rows[d]),
+    ];
+  }
+}
+
 export class Links {
   constructor(rows, querySide, keySide) {
     this.rows = rows;
@@ -103,6 +149,8 @@ export class Links {
     this.known = new Map();
     /** @type {Int32Array | null} */
     this.labelOf = null;
+    /** @type {Habits | null} */
+    this.ofHeads = null;
   }
 
   /** From one label, by one head: {keys, weights}, strongest first; null while it is fetched. */
@@ -128,10 +176,23 @@ export class Links {
     return found;
   }
 
-  /** All the weight of a row that `from` gave; where only its strongest are known, it is 1 nevertheless. */
-  total({ weights }) {
-    const size = this.rows.signed ? Math.abs : (weight) => weight;
-    return this.rows.dense || !weights[0] ? weights.reduce((sum, weight) => sum + size(weight), 0) : 1;
+  /** What each head gives a key, or a distance, from the other rows too; null for a long text, and while rows are fetched. */
+  habits() {
+    const { heads, kind } = this.rows.call;
+    const [queries, keys] = [this.querySide.groups.length, this.keySide.groups.length];
+    if (this.ofHeads || !this.rows.dense || heads * queries * keys > HABITUAL) return this.ofHeads;
+    const w = new Float32Array(heads * queries * keys);
+    let here = true;
+    for (let head = 0; head < heads; head++)
+      for (let i = 0; i < queries; i++) {
+        const found = this.from(head, i);
+        here &&= found !== null;
+        found?.keys.forEach((j, at) => {
+          w[(head * queries + i) * keys + j] = found.weights[at];
+        });
+      }
+    if (here) this.ofHeads = new Habits(w, heads, queries, keys, kind === "self");
+    return this.ofHeads;
   }
 
   /** To one label, by every head: weights [heads × labels of the queries], or null while it is fetched.

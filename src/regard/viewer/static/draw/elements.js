@@ -114,12 +114,6 @@ export function headsOn(call, { heads }) {
   return Array.isArray(heads) ? all.filter((head) => heads.includes(head)) : all;
 }
 
-/** Whether the first token is left out. */
-export function sinkTick(changed) {
-  const why = "Leave the first token out: much weight often rests on it for want of a better place (m)";
-  return tick("Hide first token", false, changed, why);
-}
-
 /** `changed(list)` with the heads that are on, or null for all of them; `every` is a button for all, while some are off. */
 export function headButtons(changed) {
   const group = el("div.heads", { role: "group", "aria-label": "Heads" });
@@ -229,22 +223,6 @@ export function makeDrop(target, { label, accept, most, taken, failed }) {
       for (const [name, listener] of Object.entries(listeners)) target.removeEventListener(name, listener);
     },
   };
-}
-
-// On a phone the words beside a picture are below it, out of sight: one line of them lies over the picture's lower edge.
-
-/** A button that goes to `words`; `show(text)` says their first line, and nothing hides it. On wide pages it is not shown.
- *
- * @param {HTMLElement} words
- */
-export function answerLine(words) {
-  const button = el("button.answer", { hidden: true, onclick: () => words.scrollIntoView({ block: "start" }) });
-  const show = (text) => {
-    button.hidden = !text;
-    const line = text ? `↓ ${text}` : "";
-    if (button.textContent !== line) button.textContent = line;
-  };
-  return { button, show };
 }
 
 /** One line: a bar of `share` of the width, a head's number in its colours if there is one, the label, its place, its weight.

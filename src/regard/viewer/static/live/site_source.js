@@ -52,7 +52,7 @@ class SiteSource {
     const summaries = [...[...this.made.values()].map((trace) => trace.summary).reverse(), ...about.traces];
     if (path === "/api/about") return { ...about, traces: summaries };
     if (path === "/api/traces") return summaries;
-    if (path === "/api/length" || path === "/api/samples") return this.fetched(`${path.slice(5)}.json`);
+    if (path === "/api/samples") return this.fetched(`${path.slice(5)}.json`);
     const file = await this.file(idOf(path));
     return path.endsWith("/neuron") ? neuronAnswer(file, path, params) : file.get(path, params);
   }
@@ -365,8 +365,7 @@ function finished(model, title, text, sides, made, prompt, generate) {
       data: weights,
       shape: [about.heads, about.queries, about.keys],
     };
-  for (const pool of ["max", "mean"])
-    arrays[`${root}/thumbs?entry=0&pool=${pool}&size=${THUMBNAIL}`] = thumbnails(calls, pool);
+  arrays[`${root}/thumbs?entry=0&pool=max&size=${THUMBNAIL}`] = thumbnails(calls);
   return { id, summary, json, arrays };
 }
 
@@ -401,13 +400,13 @@ function statistics({ about, weights }, prompt) {
 }
 
 /** Every head of every call as a small map: 255·√(w / peak), and the peaks. */
-function thumbnails(calls, pool) {
+function thumbnails(calls) {
   const maps = calls.flatMap(({ about: { heads, queries, keys }, weights }) =>
     Array.from({ length: heads }, (_, head) => {
       const rowAt = (i) => weights.subarray((head * queries + i) * keys, (head * queries + i + 1) * keys);
       const [height, width] = [queries, keys].map((n) => Math.min(n, THUMBNAIL));
       const whole = { top: 0, left: 0, bottom: queries, right: keys };
-      const cells = pooled(rowAt, queries, keys, { ...whole, height, width, pool });
+      const cells = pooled(rowAt, queries, keys, { ...whole, height, width });
       const at = (cell, n) => Math.floor((cell * n) / THUMBNAIL); // with fewer tokens than cells they are repeated
       return Float32Array.from(
         { length: THUMBNAIL * THUMBNAIL },

@@ -1,5 +1,5 @@
 // Saving what is shown as a file, and copying a link to it.
-import { inks, onPaper, polyline, sheet, shortened, textLines, write } from "../draw/canvas.js";
+import { inks, onPaper, sheet, shortened, textLines, write } from "../draw/canvas.js";
 import { el } from "../draw/elements.js";
 
 const LONGEST = 1500; // letters of a text that a link may carry
@@ -29,12 +29,11 @@ function textOf(trace) {
   return first.slice(0, 120).join(" ").replace(/ ##/g, "").replace(/[▁Ġ]/g, "");
 }
 
-/** Save the view as "svg", "png" or "csv"; pictures on white, or with `asShown` in the page's colours. */
-export async function exportView(shell, kind, asShown = false) {
+/** Save the view as "svg", "png" or "csv"; pictures on white. */
+export async function exportView(shell, kind) {
   const { known } = shell;
   const model = known.needs === "trace" ? shell.trace?.model : "";
-  const look = asShown ? `${shell.theme.shown}-colours` : ""; // a name of its own: it is another picture
-  const name = `${nameOf([model, ...(shell.view?.subject?.() ?? []), known.name, look])}.${kind}`;
+  const name = `${nameOf([model, ...(shell.view?.subject?.() ?? []), known.name])}.${kind}`;
   try {
     const drawing = async () => {
       const figure = await figureOf(shell);
@@ -44,7 +43,7 @@ export async function exportView(shell, kind, asShown = false) {
     const table = kind === "csv" ? await shell.view?.table?.() : null;
     if (kind === "csv" && !table) throw new Error(NOTHING);
     if (table) save(name, new Blob([csvOf(table)], { type: "text/csv" }));
-    else save(name, await (asShown ? drawing() : shell.theme.onWhite(drawing)));
+    else save(name, await shell.theme.onWhite(drawing));
     shell.notice(`Saved ${name}`);
   } catch (error) {
     shell.fail(error);
@@ -53,8 +52,8 @@ export async function exportView(shell, kind, asShown = false) {
 
 /** Keys of the state that each view reads besides the shared ones: a link to one view leaves those of the others out. */
 const OWN = {
-  heads: ["other", "heads", "pins", "mute", "mass", "shift", "toward", "at"],
-  model: ["sort", "pool", "head"],
+  heads: ["heads", "pins", "mute", "lines", "shift", "toward", "at"],
+  model: ["sort", "head"],
   neuron: ["head", "query", "at"],
   map: ["head", "query", "pins", "map", "toward"],
   generation: ["head", "heads", "step", "toward"],
@@ -141,7 +140,7 @@ function perLine(width) {
 
 function legendHeight(legend, width) {
   const rows = legend.entries ? Math.ceil(legend.entries.length / perLine(width)) : 0;
-  return 18 + LINE * (rows + (legend.strokes ? 1 : 0) + (hasRamp(legend) ? 2 : 0) + (legend.note ? 1 : 0));
+  return 18 + LINE * (rows + (hasRamp(legend) ? 2 : 0) + (legend.note ? 1 : 0));
 }
 
 function hasRamp(legend) {
@@ -160,23 +159,10 @@ function drawLegend(pen, legend, y, width, colors, palette) {
     });
     y += LINE * Math.ceil(legend.entries.length / perLine(width));
   }
-  if (legend.strokes) y = drawStrokes(pen, legend.strokes, y, colors);
   if (hasRamp(legend)) y = drawRamp(pen, legend, y, colors, palette);
   if (!legend.note) return;
   Object.assign(pen, { textAlign: "left", fillStyle: colors.soft, font: `12px ${colors.font}` });
   pen.fillText(shortened(pen, legend.note, width - 2 * EDGE), EDGE, y);
-}
-
-/** Lines as strong as some weights. */
-function drawStrokes(pen, strokes, y, colors) {
-  write(pen, "a line of weight", EDGE, y, { fillStyle: colors.soft });
-  strokes.forEach(({ label, width, opacity }, at) => {
-    const x = EDGE + 100 + 78 * at;
-    Object.assign(pen, { strokeStyle: colors.ink, lineWidth: width, globalAlpha: opacity });
-    polyline(pen, [x, y, x + 34, y]);
-    write(pen, label, x + 40, y, { globalAlpha: 1, fillStyle: colors.ink });
-  });
-  return y + LINE;
 }
 
 function drawRamp(pen, legend, y, colors, palette) {
@@ -190,6 +176,21 @@ function drawRamp(pen, legend, y, colors, palette) {
   write(pen, legend.to ?? "1", EDGE + BAR.width, y + 16, { textAlign: "right" });
   write(pen, legend.words ?? "", EDGE + BAR.width + 12, y, { textAlign: "left", fillStyle: colors.soft });
   return y + 2 * LINE;
+}
+
+/** The same below the view on the page. @param {Legend | null} legend @param {Palette} palette */
+export function legendLine(legend, palette) {
+  if (!legend) return [];
+  const swatch = (background) => Object.assign(el("span.swatch"), { style: `background: ${background}` });
+  const entries = (legend.entries ?? []).map(({ label, color }, at) =>
+    el("span", at ? "" : "head", swatch(color), label.replace("head ", "")),
+  );
+  const colors = [0, 0.25, 0.5, 0.75, 1].map((x) => (legend.signed ? palette.signed(2 * x - 1) : palette.ramp(x)));
+  const bar = Object.assign(el("span.ramp"), { style: `background: linear-gradient(to right, ${colors.join()})` });
+  const ramp = hasRamp(legend)
+    ? [el("span", legend.from ?? "0", bar, legend.to ?? "1", legend.words ? ` ${legend.words}` : "")]
+    : [];
+  return [...entries, ...ramp, legend.note ? el("span", `· ${legend.note}`) : ""].filter(Boolean);
 }
 
 // What is shown, as a file: SVG, PNG, CSV.

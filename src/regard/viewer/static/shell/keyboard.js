@@ -90,20 +90,10 @@ export function pageShortcuts(shell) {
       run: () => shell.state.set({ level: shell.level === "word" ? null : "word" }),
     },
     { key: "t", text: "light, dark, or as the system", run: () => shell.theme.next() },
-    { key: "r", text: "another text", run: () => shell.reading.open() },
+    { key: "o", text: "settings", run: () => shell.unfold(!shell.root.classList.contains("unfolded")) },
     { key: "/", text: "type a sentence", run: () => shell.sentence.focus() },
-    { key: "e", text: "export", run: () => shell.parts.exportMenu.open() },
+    { key: "e", text: "share", run: () => shell.parts.shareMenu.open() },
     { key: "b", text: "large type, for a lecture hall", run: () => shell.present() },
     { key: "?", text: "this list", run: () => shell.keyboard.help() },
   ];
-}
-
-/** The arrow keys go from tab to tab. @param {HTMLElement[]} tabs */
-export function rove(tabs, event) {
-  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-  if (!step) return;
-  event.preventDefault();
-  const at = (tabs.indexOf(event.target) + step + tabs.length) % tabs.length;
-  tabs[at].focus();
-  tabs[at].click();
 }

@@ -1,71 +1,66 @@
-// The elements of the page: the header with tabs and tools, the bar below it, and the place of the view.
+// The elements of the page: one row with everything that comes before the picture, the view, and one line below it.
 
 import { callTable, choice, el, number, proofBadge, segments } from "../draw/elements.js";
-import { keyOfView, views } from "../views/index.js";
-import { copyLink, exportView } from "./export.js";
-import { rove } from "./keyboard.js";
+import { groups } from "../views/index.js";
+import { copyLink, exportView, legendLine } from "./export.js";
 import { ofTrace } from "./state.js";
 
 /** Build them into the shell's root; what they do is asked of `shell`. */
 export function pageLayout(shell) {
-  const tabs = views.map((view, at) =>
-    el(
-      "button.tab",
-      {
-        role: "tab",
-        id: `tab-${view.name}`,
-        title: `${view.hint} (${keyOfView(at)})`,
-        "aria-controls": "regard-view",
-        onclick: () => shell.state.set({ view: view.name }),
-      },
-      view.title,
+  const menus = Object.entries(groups).map(([name, members]) =>
+    menu(
+      name,
+      members.map((view) => [view.title, () => shell.state.set({ view: view.name }), view.hint, view.name]),
     ),
   );
-  const list = el("div.tabs", { role: "tablist", "aria-label": "Views", "data-arrows": true }, ...tabs);
-  list.addEventListener("keydown", (event) => rove(tabs, event));
-  const fade = () => {
-    list.classList.toggle("more-left", list.scrollLeft > 1);
-    list.classList.toggle("more-right", list.scrollLeft + list.clientWidth < list.scrollWidth - 1);
-  };
-  list.addEventListener("scroll", fade, { passive: true });
-  new ResizeObserver(fade).observe(list);
-  const themeButton = el("button.quiet", { onclick: () => shell.theme.next() });
-  const exportMenu = menu("Export", [
-    ["Picture as SVG", () => exportView(shell, "svg")],
-    ["Picture as PNG", () => exportView(shell, "png")],
-    ["PNG in the page’s colours", () => exportView(shell, "png", true)],
-    ["Numbers as CSV", () => exportView(shell, "csv")],
+  const list = el("nav.tabs", { "aria-label": "Views" }, ...menus);
+  const themeButton = el("button", { onclick: () => shell.theme.next() });
+  const shareMenu = menu("Share", [
     ...linkItems(shell),
+    ["Picture as PNG", () => exportView(shell, "png")],
+    ["Picture as SVG", () => exportView(shell, "svg")],
+    ["Numbers as CSV", () => exportView(shell, "csv")],
   ]);
-  const helpButton = el(
-    "button.quiet",
-    {
-      "aria-label": "Keyboard shortcuts and terms",
-      title: "Keyboard shortcuts and terms (?)",
-      onclick: () => shell.keyboard.help(),
-    },
-    "?",
+  const help = { "aria-label": "Keyboard shortcuts and terms", title: "Keyboard shortcuts and terms (?)" };
+  const helpButton = el("button.quiet", { ...help, onclick: () => shell.keyboard.help() }, "?");
+  const settings = el(
+    "button.quiet.fold",
+    { "aria-expanded": "false", onclick: () => shell.unfold(!shell.root.classList.contains("unfolded")) },
+    "Settings",
   );
-  const tourButton = el("button.quiet", { title: "A short tour", onclick: () => shell.tour.start() }, "Tour");
-  const tools = el("div.tools", exportMenu, tourButton, themeButton, helpButton);
+  const tools = el("div.tools", shareMenu, settings, helpButton);
   const meaning = "A trace is what a model attended to while it read or wrote one text";
   const picker = el("select", { "aria-label": "Trace", title: meaning, onchange: () => shell.pick(picker.value) });
   const levels = segments("Level", { token: "Tokens", word: "Words" }, "token", (level) =>
     shell.state.set({ level: level === "word" ? "word" : null }),
   );
   const entryBox = el("span");
-  const proof = proofButton();
-  const hint = el("p.hint");
-  const bar = el("div.bar", el("label.field", el("span", "Trace"), picker), entryBox, levels, proof, hint);
+  const largeButton = el("button", { title: "For the back of a lecture hall (b)", onclick: () => shell.present() });
+  const tourButton = el("button", { onclick: () => [shell.unfold(false), shell.tour.start()] }, "Tour");
+  const bar = el("div.bar", el("label.field", el("span", "Trace"), picker), entryBox, levels);
+  bar.append(themeButton, largeButton, tourButton);
+  const form = el("div.form-place");
   const alert = el("div.alert", { role: "alert", hidden: true });
-  const stage = el("div.stage", { role: "tabpanel", id: "regard-view", tabIndex: -1 });
+  const stage = el("div.stage", { role: "region", id: "regard-view", tabIndex: -1 });
+  const [sentence, legend, proof] = [el("p.said"), el("div.legend"), proofButton()];
+  const foot = el("div.foot", sentence, legend, proof);
   // In a notebook the headings and landmarks are the notebook's.
   const [brand, header, main] = shell.page
     ? ["h1.brand", "header.top", "main.rest"]
     : ["span.brand", "div.top", "div.rest"];
-  shell.root.replaceChildren(el(header, el(brand, "regard"), list, tools), el(main, bar, alert, stage));
-  return { tabs, themeButton, exportMenu, picker, levels, entryBox, proof, hint, bar, alert, stage };
+  const skip = el("button.skip", { onclick: () => stage.focus() }, "To the picture");
+  const row = el("div.row", form);
+  shell.root.replaceChildren(
+    el(header, skip, el(brand, "regard"), list, tools),
+    el(main, row, bar, alert, stage, foot),
+  );
+  return {
+    ...{ menus, themeButton, largeButton, shareMenu, picker, levels, entryBox, proof, bar, alert, stage },
+    ...{ settings, form, sentence, legend, row },
+  };
 }
+
+const LOCAL = new Set(["127.0.0.1", "localhost", "[::1]"]);
 
 /** Links to what is shown. A server asks for its token: the link without it opens where the token is known already. */
 function linkItems(shell) {
@@ -74,7 +69,9 @@ function linkItems(shell) {
     [
       "Copy link for others (with the token)",
       () => copyLink(shell, true),
-      "Opens in any browser. Whoever has it can use this server.",
+      LOCAL.has(location.hostname)
+        ? "Opens in browsers of this computer only, while this server runs."
+        : "Opens wherever this server is reached. Whoever has it can use this server.",
     ],
     [
       "Copy link for this browser",
@@ -84,48 +81,49 @@ function linkItems(shell) {
   ];
 }
 
-const EDGE = 48; // pixels at either end of the tabs, where they fade
 const NAMES = { auto: "as the system", light: "light", dark: "dark" };
 const SIGNS = { auto: "◐", light: "☀", dark: "☾" };
 
-export function showTheme({ theme, parts: { themeButton } }) {
+export function showTheme({ theme, root, parts: { themeButton, largeButton } }) {
   const name = NAMES[theme.choice];
-  themeButton.textContent = SIGNS[theme.choice];
+  themeButton.textContent = `${SIGNS[theme.choice]} Colours: ${name}`;
   themeButton.title = `Colours: ${name} (t)`;
-  themeButton.setAttribute("aria-label", `Colours: ${name}`);
+  largeButton.textContent = root.classList.contains("large") ? "Usual size" : "Lecture size";
 }
 
 export function showBar(shell) {
   const { known, parts } = shell;
-  views.forEach((view, at) => {
-    const chosen = view === known;
-    parts.tabs[at].setAttribute("aria-selected", String(chosen));
-    parts.tabs[at].tabIndex = chosen ? 0 : -1;
+  Object.entries(groups).forEach(([name, members], at) => {
+    const [button, list] = parts.menus[at].children;
+    const open = members.includes(known);
+    button.replaceChildren(name, open ? el("b", ` ${known.title}`) : "");
+    button.toggleAttribute("data-open", open);
+    for (const item of list.children) {
+      const view = members.find((one) => one.name === item.dataset.name);
+      item.setAttribute("aria-current", String(view === known));
+      item.hidden = Boolean(view && shell.source.holds && shell.missing(view));
+    }
+    parts.menus[at].hidden = [...list.children].every((item) => item.hidden);
   });
-  showTab(shell);
-  parts.stage.setAttribute("aria-labelledby", `tab-${known.name}`);
-  parts.hint.textContent = known.hint;
-  parts.bar.classList.toggle("bare", known.needs !== "trace");
-  parts.levels.hidden = Boolean(known.tokensOnly);
+  parts.stage.setAttribute("aria-label", known.title);
+  for (const one of [parts.picker.parentElement, parts.entryBox]) one.hidden = known.needs !== "trace";
+  parts.levels.hidden = Boolean(known.tokensOnly) || known.needs !== "trace";
   parts.levels.show(shell.level);
   parts.picker.value = shell.traceId() ?? "";
   showEntries(shell);
-  shell.sentence.hidden = known.needs !== "trace" || !shell.reading.possible;
-  parts.proof.show(shell.trace, shell.state.get().call);
+  parts.row.hidden = known.needs !== "trace" || !shell.sentence.possible;
+  parts.proof.show(known.needs === "trace" ? shell.trace : null, shell.state.get().call);
   document.title = `${known.title} – regard`;
+  showFoot(shell);
 }
 
-/** On a narrow page the tabs scroll: a tab that has just been opened is brought into sight. */
-function showTab(shell) {
-  const { known } = shell;
-  if (shell.tabbed === known) return;
-  shell.tabbed = known;
-  const tab = shell.parts.tabs[views.indexOf(known)];
-  const list = /** @type {HTMLElement} */ (tab.parentElement);
-  const left = tab.offsetLeft - list.offsetLeft;
-  const right = left + tab.offsetWidth;
-  if (left < list.scrollLeft + EDGE) list.scrollLeft = left - EDGE;
-  else if (right > list.scrollLeft + list.clientWidth - EDGE) list.scrollLeft = right - list.clientWidth + EDGE;
+/** The line under the picture: what it says, what its colours mean, and whether the weights are proved. */
+export function showFoot({ known, parts, view, palettes, theme, trace }) {
+  const said = view?.sentence?.() || known.hint;
+  const cut = known.needs === "trace" && trace?.made?.cut;
+  const note = cut ? `The first ${trace.made.read} of ${cut} tokens; the rest was not read. ` : "";
+  if (parts.sentence.textContent !== note + said) parts.sentence.textContent = note + said;
+  parts.legend.replaceChildren(...legendLine(view?.legend?.() ?? null, palettes[theme.shown]));
 }
 
 /** Which text of the batch. */
@@ -138,7 +136,7 @@ function showEntries(shell) {
   );
 }
 
-/** A button that opens a list of things to do: `items` are [text, run] or [text, run, a second line]; the element has `open()`. */
+/** A button that opens a list of things to do: `items` are [text, run, a second line, a name]; the element has `open()`. */
 function menu(title, items) {
   const list = el("div.menu", { role: "menu", "aria-label": title, popover: "auto", "data-arrows": true });
   const button = el("button.quiet", { "aria-haspopup": "menu" }, title);
@@ -147,8 +145,8 @@ function menu(title, items) {
     list.hidePopover();
     run();
   };
-  const buttons = items.map(([text, run, about], at) => {
-    const attributes = { role: "menuitem", autofocus: at === 0, onclick: () => choose(run) };
+  const buttons = items.map(([text, run, about, name], at) => {
+    const attributes = { role: "menuitem", autofocus: at === 0, "data-name": name, onclick: () => choose(run) };
     return el("button", attributes, text, about ? el("small", about) : null);
   });
   list.append(...buttons);
@@ -156,7 +154,8 @@ function menu(title, items) {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (event.key === "Escape") event.stopPropagation(); // it closes the menu, and nothing else
     if (!step) return;
-    buttons[(buttons.indexOf(event.target) + step + buttons.length) % buttons.length].focus();
+    const shown = buttons.filter((button) => !button.hidden);
+    shown[(shown.indexOf(event.target) + step + shown.length) % shown.length].focus();
     event.preventDefault();
   });
   const holder = el("div.holder", button, list);
@@ -220,7 +219,7 @@ function explained(trace) {
     const figures = [compared, figure(fidelity.error), figure(fidelity.budget), verdict(fidelity)];
     return { kept: fidelity.kept, cells: [name, kind, heads, queries, keys, origin, ...figures] };
   });
-  const titles = ["layer", "kind", "heads", "queries", "keys", "computed by", "rows compared", "error", "allowed", "verdict"];
+  const titles = "layer,kind,heads,queries,keys,computed by,rows compared,error,allowed,verdict".split(",");
   const words =
     "The weights are computed from the queries and keys the model used. Multiplied with its values they must give what " +
     "the model gave: the error is |W·v − out| / |out|, and “allowed” is what rounding explains. With more keys than values " +

@@ -1,5 +1,5 @@
 // "Type a sentence": always on the page. A model reads it while its attention is watched, and the new trace is shown.
-import { choice, el } from "../draw/elements.js";
+import { el } from "../draw/elements.js";
 
 /** Tasks of models that can be watched, and what one may try with them. */
 const EXAMPLES = {
@@ -8,23 +8,17 @@ const EXAMPLES = {
     "The lawyer thanked the doctors because they had found her key.",
     "Time flies like an arrow, but fruit flies like a banana.",
   ],
-  translate: [
-    "My sister has a small black dog.",
-    "I would like to know where the station is.",
-    "He did not eat because he was not hungry.",
-  ],
+  translate: ["My sister has a small black dog.", "I would like to know where the station is."],
   generate: ["My lord, the night is", "Once upon a time there was a", "The capital of France is"],
   classify: [
     "The soup was not bad, but I would not call the waiter friendly.",
     "I liked the hotel, although the room was small.",
-    "Nobody could say that this film is boring.",
   ],
 };
 const DOES = { read: "reads", translate: "translates", generate: "continues", classify: "classifies" };
 const WRITTEN = 32; // tokens that a model writes
-const FADE = 28; // pixels at the end of the row of models that fade out
 
-/** `made(id)` is called with a new trace; `waiting` is the line of a run. `dialog` of the form has all settings. */
+/** `made(id)` is called with a new trace; `waiting` is the line of a run. `more` of the form are its settings. */
 export function sentenceForm(source, about, { made, fail, waiting }) {
   const order = Object.keys(EXAMPLES);
   const models = about.models
@@ -39,9 +33,18 @@ export function sentenceForm(source, about, { made, fail, waiting }) {
     "aria-label": "Type a sentence",
     placeholder: "Type a sentence …",
     maxlength: about.limits.text,
+    autocomplete: "off",
   });
-  const submit = el("button.primary", { type: "submit" }, "Run");
-  const chips = el("div.chips", { role: "group", "aria-label": "Model" });
+  const picker = el("select", { "aria-label": "Model", onchange: () => choose(models[Number(picker.value)]) });
+  const other = el("option", { value: "", hidden: true });
+  const groups = order.map((task) =>
+    el(
+      "optgroup",
+      { label: `${DOES[task]} a text` },
+      ...models.flatMap((model, at) => (model.task === task ? [el("option", { value: at }, nameOf(model))] : [])),
+    ),
+  );
+  picker.append(other, ...groups.filter((group) => group.children.length));
   const examples = el("div.examples", { role: "group", "aria-label": "Examples" });
   const status = el("span.status", { role: "status" });
   const root = el(
@@ -53,28 +56,19 @@ export function sentenceForm(source, about, { made, fail, waiting }) {
         run(input.value);
       },
     },
-    el(
-      "div.sentence-input",
-      input,
-      submit,
-      el(
-        "button.quiet",
-        {
-          title: "Second sentence, length …",
-          "aria-label": "More settings",
-          onclick: () => dialog.open(chosen, input.value),
-        },
-        "…",
-      ),
-    ),
+    input,
+    picker,
+    el("button.primary", { type: "submit" }, "Run"),
     examples,
-    chips,
     status,
   );
-  const dialog = readDialog(models, about.limits, begin);
+  const second = el("input", { type: "text" });
+  const count = el("input", { type: "number", min: 0, max: about.limits.generated, value: WRITTEN });
+  const pair = el("label.field", el("span", "Second sentence"), second);
+  const length = el("label.field", el("span", "Tokens to write"), count);
 
-  /** `more` is what the dialog says besides: a second sentence, or how many tokens to write. */
-  async function run(text, more = {}) {
+  /** Ends the run before, if there is one. */
+  async function run(text) {
     if (!text.trim()) {
       status.textContent = "Type a sentence first, or choose an example.";
       return input.focus();
@@ -82,40 +76,38 @@ export function sentenceForm(source, about, { made, fail, waiting }) {
     running?.abort();
     const control = new AbortController();
     running = control;
-    submit.disabled = true;
     status.textContent = "";
-    const seen = waiting.begin(`${shortTitle(chosen)} ${DOES[chosen.task]} “${text.trim()}”`, () => control.abort());
-    const generate = chosen.task === "generate" ? { generate: Math.min(WRITTEN, about.limits.generated) } : {};
+    show();
+    const seen = waiting.begin(`${nameOf(chosen)} “${text.trim()}”`, () => control.abort());
+    const generate = chosen.task === "generate" ? { generate: Number(count.value) } : {};
+    const other = chosen.task === "read" && second.value.trim() ? { second: second.value } : {};
     try {
-      const body = { model: chosen.name, text, ...generate, ...more };
+      const body = { model: chosen.name, text, ...generate, ...other };
       const { id } = await source.post("/api/traces", body, control.signal);
-      await made(id);
+      if (running === control) await made(id);
     } catch (error) {
-      fail(error);
-      if (running === control) back(error);
+      if (running === control) {
+        fail(error);
+        back(error);
+      }
     } finally {
       waiting.end(seen);
-      if (running === control) submit.disabled = false;
     }
   }
 
-  /** The picture is still that of the model before: its button is the pressed one again. */
+  /** The picture is still that of the model before: it is the chosen one again. */
   function back(error) {
-    chosen = shown;
+    chosen = shown ?? chosen;
     show();
     if (error.name === "AbortError") status.textContent = "Cancelled: the picture is the one before.";
   }
 
-  function show() {
-    chips.replaceChildren(
-      ...models.flatMap((model, at) => {
-        const pressed = { title: model.title, "aria-pressed": String(model === chosen), onclick: () => choose(model) };
-        const first = model.task !== models[at - 1]?.task;
-        const name = first ? [el("span.chip-task.quietly", DOES[model.task])] : [];
-        return [...name, el("button.chip", pressed, shortTitle(model))];
-      }),
-    );
-    reveal();
+  function show(away = "") {
+    pair.hidden = chosen?.task !== "read";
+    length.hidden = chosen?.task !== "generate";
+    other.textContent = away;
+    other.hidden = !away;
+    picker.value = away ? "" : String(models.indexOf(chosen));
     const words = chosen ? (chosen.examples?.length ? chosen.examples : EXAMPLES[chosen.task]) : [];
     examples.replaceChildren(
       el("span.quietly", "Try"),
@@ -131,42 +123,35 @@ export function sentenceForm(source, about, { made, fail, waiting }) {
     chosen = model;
     show();
     if (input.value.trim()) run(input.value);
-    else status.textContent = `${shortTitle(model)} has not run yet: type a sentence, or choose an example.`;
+    else status.textContent = `${nameOf(model)}: type a sentence, or choose an example.`;
   }
 
-  /** The pressed model, where there are more than fit: it is scrolled to, and nothing but the row of models moves. */
-  function reveal() {
-    const [pressed, row] = [chips.querySelector("[aria-pressed=true]"), chips].map((x) => x?.getBoundingClientRect());
-    if (pressed && row && (pressed.left < row.left || pressed.right > row.right - FADE))
-      chips.scrollLeft += pressed.left - row.left - FADE;
-  }
-
-  function begin(model, text, more = {}) {
+  function begin(model, text) {
     chosen = model;
     input.value = oneLine(text);
-    show();
-    return run(text, more);
+    return run(text);
   }
 
   show();
   return Object.assign(root, {
-    dialog,
-    /** The text and the model of the trace that is shown. @param {Trace | null} trace */
+    /** What may be said besides: a second sentence, or how many tokens to write. */
+    more: [pair, length],
+    possible: models.length > 0,
+    /** The text and the model of the trace that is shown; one that cannot run here is named all the same. @param {Trace | null} trace */
     follow(trace) {
       const { model: name, text } = trace?.made ?? {};
       if (text !== undefined && document.activeElement !== input) input.value = oneLine(text);
-      chosen = models.find((model) => model.name === name) ?? chosen;
-      shown = chosen;
+      second.value = trace?.made?.second ?? "";
+      shown = models.find((model) => model.name === name);
+      chosen = shown ?? chosen;
       status.textContent = "";
-      show();
+      show(trace && !shown ? `${trace.model}: this picture` : "");
     },
     /** Runs the first model for a task on the text of the box, or on an example where it is empty; null without a model. */
     sample: (task) => {
-      const model = models.find((one) => one.task === task);
+      const model = models.findLast((one) => one.task === task && !one.examples?.length); // one that knows any word
       return model ? () => begin(model, input.value.trim() || EXAMPLES[task][0]) : null;
     },
-    /** The text that a run would read. */
-    text: () => input.value.trim(),
     knows: (name) => models.some((model) => model.name === name),
     focus: () => input.focus(),
   });
@@ -177,70 +162,12 @@ function oneLine(text) {
   return text.replace(/\s*\n\s*/g, " ");
 }
 
+/** "MiniLM reads". */
+function nameOf(model) {
+  return `${shortTitle(model)} ${DOES[model.task]}`;
+}
+
 /** "MiniLM" of "MiniLM, reads English"; "Luong (phrase book)" of "Luong on the phrase book, English to French". */
 function shortTitle(model) {
   return (model.title ?? model.name).split(",")[0].replace(/ on the (phrase book)$/, " ($1)");
-}
-
-/** A dialog that runs a model with all settings: `run(model, text, more)`. `possible` is whether there is one. */
-function readDialog(models, limits, run) {
-  let chosen = models[0];
-  const text = el("textarea", {
-    rows: 4,
-    "aria-label": "Text",
-    placeholder: "A sentence or a page",
-    required: true,
-    autofocus: true,
-    onkeydown: (event) => {
-      if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
-      event.preventDefault();
-      form.requestSubmit();
-    },
-  });
-  const second = el("input", { type: "text", placeholder: "only for models that read pairs" });
-  const tokens = el("input", { type: "number", min: 0, max: limits.generated, value: "24" });
-  const generate = el("label.field", el("span", "Tokens to write"), tokens);
-  const pair = el("label.field.wide", el("span", "Second sentence"), second);
-  const picker = el("span");
-  const show = (model) => {
-    chosen = model;
-    generate.hidden = model.task !== "generate";
-    pair.hidden = model.task !== "read";
-  };
-  const submit = () =>
-    run(chosen, text.value, {
-      ...(pair.hidden || !second.value.trim() ? {} : { second: second.value }),
-      ...(generate.hidden ? {} : { generate: Number(tokens.value) }),
-    });
-  const form = el(
-    "form",
-    { method: "dialog", onsubmit: submit },
-    el("h2", "Another text"),
-    picker,
-    text,
-    pair,
-    generate,
-    el(
-      "div.buttons",
-      el("button.primary", { type: "submit" }, "Run"),
-      el("button", { onclick: () => root.close() }, "Cancel"),
-      el("span.quietly", "Ctrl+Enter runs it"),
-    ),
-  );
-  const root = el("dialog.reading", { "aria-label": "Another text" }, form);
-  return {
-    root,
-    possible: models.length > 0,
-    /** `sentence` is the text to begin with. */
-    open(model = chosen, sentence = text.value) {
-      if (!models.length) return;
-      const names = models.map((one) => [one.name, one.title ?? one.name]);
-      picker.replaceChildren(
-        choice("Model", names, model.name, (name) => show(models.find((one) => one.name === name))),
-      );
-      show(model);
-      text.value = sentence;
-      root.showModal();
-    },
-  };
 }

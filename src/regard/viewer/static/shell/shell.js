@@ -6,10 +6,10 @@ import { el } from "../draw/elements.js";
 import { views } from "../views/index.js";
 import { figureOf, linkOf, svgOf } from "./export.js";
 import { makeKeyboard, pageShortcuts } from "./keyboard.js";
-import { pageLayout, showBar, showTheme } from "./layout.js";
+import { pageLayout, showBar, showFoot, showTheme } from "./layout.js";
 import { makeAnnouncer, makeNotice, runStatus, watchServer } from "./messages.js";
 import { sentenceForm } from "./sentence_form.js";
-import { makeState, makeTheme, ofTrace, wordToPin } from "./state.js";
+import { keep, kept, makeState, makeTheme, ofTrace, wordToPin } from "./state.js";
 import { firstUse, makeTour } from "./tour.js";
 
 /** Draw the viewer into `root`; returns a function that ends it. `page`: the address and all keys are ours. */
@@ -21,6 +21,8 @@ export async function start(root, source, { page = false } = {}) {
   return () => shell.close();
 }
 
+const [LARGE, UNFOLDED] = ["regard-large", "regard-settings"]; // what a browser keeps
+
 class Shell {
   /** @type {About} */
   about;
@@ -28,8 +30,6 @@ class Shell {
   trace;
   /** @type {MountedView | null} */
   view;
-  /** @type {ReturnType<typeof sentenceForm>["dialog"]} */
-  reading;
   /** @type {ReturnType<typeof sentenceForm>} */
   sentence;
 
@@ -50,7 +50,7 @@ class Shell {
     this.tour = makeTour({
       root,
       state: this.state,
-      shows: (name) => !missingView(this, /** @type {View} */ (viewOf(name))),
+      source,
       ready: async () => {
         await this.mounting;
         return this.trace;
@@ -69,14 +69,14 @@ class Shell {
       this.about = { version: "", models: [], traces: [], coming: 0, views: [], opening: {}, limits: {} };
       this.fail(error);
     }
+    this.restoreSize();
     this.sentence = sentenceForm(this.source, this.about, {
       made: (id) => this.added(id),
       fail: (error) => this.fail(error),
       waiting: this.runs,
     });
-    this.parts.bar.before(this.sentence);
-    this.reading = this.sentence.dialog;
-    this.root.append(this.reading.root);
+    this.parts.form.replaceWith(this.sentence);
+    this.parts.bar.append(...this.sentence.more);
     this.listTraces();
     if (this.page && !this.source.holds) this.server = this.watch();
     if (await readLinkedText(this)) return;
@@ -85,7 +85,7 @@ class Shell {
       this.state.set({ view: this.first, ...this.about.opening }); // which may name another view
     } else this.mounting = this.mount();
     await this.mounting;
-    if (this.welcome) this.tour.offer(this.sentence);
+    if (this.welcome) this.tour.offer();
   }
 
   /** The view that is open. */
@@ -102,7 +102,6 @@ class Shell {
   listTraces() {
     const options = this.about.traces.map((trace) => el("option", { value: trace.id }, trace.title));
     if (!options.length) options.push(el("option", { value: "" }, "none yet"));
-    if (this.reading.possible) options.push(el("option", { value: "+" }, "Another text …"));
     this.parts.picker.replaceChildren(...options);
     this.parts.picker.value = this.traceId() ?? "";
   }
@@ -111,12 +110,7 @@ class Shell {
     return this.state.get().trace ?? this.about.traces[0]?.id ?? null;
   }
 
-  pick(id) {
-    if (id === "+") {
-      this.parts.picker.value = this.traceId() ?? "";
-      this.reading.open();
-    } else this.state.set(ofTrace(id));
-  }
+  pick = (id) => this.state.set(ofTrace(id));
 
   /** Traces of other tabs, and those that a server which has just begun is still making, join the list as they come. */
   watch() {
@@ -151,6 +145,7 @@ class Shell {
     else {
       showBar(this);
       this.view?.update(now);
+      showFoot(this);
     }
   }
 
@@ -189,6 +184,7 @@ class Shell {
     if (missing) this.parts.stage.replaceChildren(missing);
     else {
       this.view = known.mount(this.parts.stage, viewContext(this));
+      showFoot(this);
       if (this.view.keys) this.forgetKeys = this.keyboard.add(known.title, this.view.keys);
     }
     const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -203,6 +199,10 @@ class Shell {
     const key = `${id}/${entry}`;
     if (this.loaded?.key !== key) this.loaded = { key, trace: await fetchTrace(this.source, id, entry) };
     return this.loaded.trace;
+  }
+
+  missing(view) {
+    return missingView(this, view);
   }
 
   listed(id) {
@@ -225,7 +225,21 @@ class Shell {
 
   /** Everything larger, for the back of a lecture hall; again, as before. */
   present() {
-    this.root.classList.toggle("large");
+    keep(LARGE, String(this.root.classList.toggle("large")));
+    this.restyle();
+  }
+
+  restoreSize() {
+    this.root.classList.toggle("large", this.page && kept(LARGE) === "true");
+    if (this.page && kept(UNFOLDED) === "true") this.unfold(true);
+    showTheme(this);
+  }
+
+  /** Show everything that can be set, or fold it away. */
+  unfold(on) {
+    this.root.classList.toggle("unfolded", on);
+    if (this.page) keep(UNFOLDED, String(on));
+    this.parts.settings.setAttribute("aria-expanded", String(on));
     this.view?.update(this.state.get());
   }
 
@@ -233,6 +247,7 @@ class Shell {
     this.server?.close();
     this.runs.close();
     this.generation += 1;
+    this.tour.stop();
     this.view?.destroy();
     this.stop();
     this.state.close();
@@ -265,10 +280,10 @@ function viewContext(shell) {
     },
     headViews: views.filter((view) => view.showsHead),
     announce: shell.announce,
-    read: shell.reading.possible ? () => shell.reading.open() : null,
+    pick: shell.pick,
+    drew: () => shell.view && showFoot(shell),
     open: (id) => shell.added(id),
     sample: (task) => shell.sentence.sample(task),
-    text: () => shell.sentence.text(),
     fail: (error) => shell.fail(error),
   };
 }
@@ -324,7 +339,7 @@ function noTrace(shell) {
     "div.empty",
     ...words.filter(Boolean).map((text) => el("p", text)),
     ...others.map(({ id, title }) => el("p", el("button", { onclick: () => shell.pick(id) }, title))),
-    shell.reading.possible
+    shell.sentence.possible
       ? el("button.primary", { onclick: () => shell.sentence.focus() }, "Type a sentence")
       : el("p", python),
   );
@@ -347,16 +362,5 @@ function testHooks(shell) {
     figure: () => shell.theme.onWhite(async () => svgOf(await figureOf(shell))),
     link: () => linkOf(shell),
     table: () => shell.view?.table?.(),
-    /** Milliseconds between the frames of the next so many. */
-    frames: (count) =>
-      new Promise((resolve) => {
-        const times = [];
-        const step = (now) => {
-          times.push(now);
-          if (times.length <= count) requestAnimationFrame(step);
-          else resolve(times.slice(1).map((time, at) => time - times[at]));
-        };
-        requestAnimationFrame(step);
-      }),
   };
 }

@@ -11,15 +11,13 @@ const parts = (x) => (typeof x === "object" && !Array.isArray(x) ? x : null);
 
 /** What may stand in a link; what is something else is left out. Views bring numbers within what they show. */
 const KINDS = {
-  ...{ view: words, trace: words, call: words, text: words, sort: words, other: words },
+  ...{ view: words, trace: words, call: words, text: words, sort: words, lines: words },
   ...{ model: words, sentence: words, second: words, generate: place },
   ...{ entry: place, head: place, query: place, step: place, at: place },
   ...{ heads: list, pins: list, mute: list, models: list },
   ...{ lookup: parts, translate: parts, map: parts, picture: parts, sound: parts, inside: parts, toward: parts },
   level: (x) => (x === "word" ? x : null),
-  pool: (x) => (x === "mean" ? x : null),
   shift: (x) => (Number.isInteger(x) ? x : null),
-  mass: (x) => (Number.isFinite(x) && x > 0 && x < 1 ? x : null),
 };
 
 const UNSAFE = /[!'()*~]|[.,:]$/g;

@@ -2,10 +2,8 @@
 import { latest } from "../data/sources.js";
 import { answerName, fetchAnswers, plain, positionLabels, targetOf, whyNot } from "../data/tokens.js";
 import { Rows } from "../data/weights.js";
-import { callTable, choice, el, number, proofBadge, refill, segments } from "../draw/elements.js";
-import { shade } from "../draw/weight_pictures.js";
+import { choice, el, number, refill, segments } from "../draw/elements.js";
 
-const OTHER = "?"; // the option for a word that is not listed
 /** The words between the fields. A model without an output layer has no answer: the similarity of two vectors is explained. */
 const WORDS = {
   similarity: { answer: "to", minus: "minus the similarity to", place: "Similarity of", none: "– (nothing)" },
@@ -137,7 +135,7 @@ export class AnswerChoice {
 
   show() {
     const { on, why, answers } = this;
-    this.proof.show(on ? answers : null, this.context.trace, this.call?.id ?? null);
+    this.proof.showOf(on ? answers : null, this.call?.id ?? null);
     const waits = on && !why && !answers && !this.error;
     const missing = (on && answers && this.call && answers.missing[this.call.id]) || "";
     this.status.replaceChildren(
@@ -156,16 +154,13 @@ export class AnswerChoice {
       String(id),
       `${plain(piece)}  ${number(share ?? score)}`,
     ]);
-    const other = answers.kind === "next token" ? [[OTHER, "another word …"]] : [];
     const words = { ...PLAIN, ...(answers.kind === "next token" ? { place: "after" } : WORDS[answers.kind]) };
     const similar = answers.kind === "similarity";
     const place = this.placeField(answers, now, words.place);
     const first = similar && !place.length ? "Similarity to" : this.always || similar ? words.answer : "";
-    const answer = choice(first, [...listed, ...other], answers.answer, (id) =>
-      id === OTHER ? this.askWord("word") : this.set({ ...now, answer: Number(id) }),
-    );
-    const less = choice(words.minus, [["", words.none], ...listed, ...other], answers.minus ?? "", (id) =>
-      id === OTHER ? this.askWord("minus_word") : this.set({ ...now, minus: id === "" ? null : Number(id) }),
+    const answer = choice(first, listed, answers.answer, (id) => this.set({ ...now, answer: Number(id) }));
+    const less = choice(words.minus, [["", words.none], ...listed], answers.minus ?? "", (id) =>
+      this.set({ ...now, minus: id === "" ? null : Number(id) }),
     );
     answer.lastElementChild?.setAttribute("aria-label", "Answer");
     return similar ? [...place, answer, less] : [answer, less, ...place];
@@ -182,88 +177,9 @@ export class AnswerChoice {
     ];
   }
 
-  /** A field for a word that is not listed. */
-  askWord(name) {
-    const input = el("input", {
-      type: "text",
-      maxlength: 80,
-      size: 12,
-      "aria-label": "A word, then Enter",
-      placeholder: "a word, Enter",
-      onkeydown: (event) => event.key === "Enter" && this.findWord(name, input.value.trim()),
-    });
-    this.fields.append(input);
-    input.focus();
-  }
-
-  async findWord(name, word) {
-    if (!word || !this.answers) return;
-    const now = targetOf(this.answers);
-    const asked =
-      name === "word" ? { position: now.position, word } : { position: now.position, answer: now.answer, [name]: word };
-    try {
-      const answers = await this.request((signal) => fetchAnswers(this.context, asked, signal));
-      if (answers) this.set(targetOf(answers));
-    } catch (error) {
-      this.error = error.message;
-      this.status.replaceChildren(this.error);
-    }
-  }
-
   close() {
     this.request.end();
   }
-}
-
-const ELSEWHERE =
-  "Contributions need a backward pass of the model. With regard on your computer, this page computes them: regard view";
-
-/** The elements below the weights of one classifier; `result` has contributions by label, already by word. */
-export function labelContributions(context, result) {
-  if (!result.weights) return [];
-  const toward = context.state.get().toward ?? null;
-  const set = (next) => context.state.set({ toward: next });
-  const added = "What each word adds to the score of a label, or takes from it";
-  const change = (on) => set(on ? {} : null);
-  const kind = colours("Where the classifier looked", added, toward ? "contributes" : "looks", change);
-  if (!toward) return [kind];
-  if (!result.contributions) return [kind, el("p.quietly", result.contributions_missing ?? ELSEWHERE)];
-  const labels = Object.keys(result.contributions);
-  const label = labels.includes(toward.label) ? toward.label : result.label;
-  const minus = labels.includes(toward.less) ? toward.less : null;
-  const numbers = result.contributions[label].map(
-    (one, at) => one - (minus == null ? 0 : result.contributions[minus][at]),
-  );
-  const most = numbers.reduce((largest, one) => Math.max(largest, Math.abs(one)), 0);
-  const spans = result.words.map((word, at) => {
-    const span = el("span.token", { title: number(numbers[at]), "data-contribution": numbers[at] }, word);
-    shade(span, most ? numbers[at] / most : 0, context.palette, true);
-    return span;
-  });
-  const named = labels.map((one) => [one, one]);
-  const kept = result.contribution_error <= result.contribution_budget;
-  const words =
-    "The contributions of all words must add up to g · o, o the pooled vector and g the gradient of the label’s score; " +
-    "the error is what is left, over |g| · |o|.";
-  return [
-    el(
-      "div.answer-choice",
-      kind,
-      choice("", named, label, (one) => set({ ...toward, label: one }), { "aria-label": "Label" }),
-      choice("rather than", [["", "–"], ...named], minus ?? "", (one) => set({ ...toward, less: one || null })),
-    ),
-    el("div.tokens", { "data-kind": "contributions" }, ...spans),
-    el(
-      "p.quietly.small",
-      `Colours from ${number(-most)} (takes from the score) to ${number(most)} (adds to it). `,
-      el(
-        "span.badge",
-        { "data-kept": String(kept) },
-        `Contributions ${kept ? "" : "do not "}add up · error ${number(result.contribution_error)}`,
-      ),
-    ),
-    el("p.quietly.small", words),
-  ];
 }
 
 const VERDICTS =
@@ -273,34 +189,20 @@ const VERDICTS =
   "worst head. So the parts are complete. That the whole is g · o and not the effect of removing the head is another " +
   "matter: a gradient sees small changes, and Effects measures the rest.";
 
+/** Whether they add up, with the error of the call that is shown, or of the worst. */
 function contributionProof() {
-  const { button, dialog, show: say } = proofBadge("Do the contributions add up?");
-  const holder = el("span.holder", { hidden: true });
-  /** @param {Answers | null} answers @param {Trace} trace @param {string | null} callId */
-  const show = (answers, trace, callId) => {
-    const call = answers?.calls.find((one) => one.id === callId) ?? worst(answers);
-    holder.hidden = !call;
-    if (call && !button.isConnected) holder.append(button, dialog);
-    if (!call) holder.replaceChildren();
-    if (!answers || !call) return;
-    const title = "For every query, the contributions of all keys must add up to g · o";
-    const about = [el("h2", "Do the contributions add up?"), el("p", VERDICTS), everyCall(answers, trace)];
-    say({ ...call, words: [call.kept ? "Contributions add up" : "Contributions do not add up"], title, about });
+  const badge = el("span.badge", { title: VERDICTS, hidden: true });
+  /** @param {Answers | null} answers @param {string | null} callId */
+  const show = (answers, callId) => {
+    const worst = answers?.calls.reduce(
+      (most, one) => (most && most.error >= one.error ? most : one),
+      answers.calls[0],
+    );
+    const call = answers?.calls.find((one) => one.id === callId) ?? worst;
+    badge.hidden = !call;
+    if (!call) return;
+    badge.dataset.kept = String(call.kept);
+    badge.textContent = `Contributions ${call.kept ? "" : "do not "}add up · error ${number(call.error)}`;
   };
-  return Object.assign(holder, { show });
-}
-
-function worst(answers) {
-  return answers?.calls.reduce((most, one) => (most && most.error >= one.error ? most : one), null) ?? null;
-}
-
-function everyCall(answers, trace) {
-  const rows = trace.calls.map((call) => {
-    const found = answers.calls.find((one) => one.id === call.id);
-    const figures = found
-      ? [number(found.error), number(found.budget), found.kept ? "adds up" : "does not add up"]
-      : ["–", "–", answers.missing[call.id] ?? "not computed"];
-    return { kept: found?.kept, cells: [call.name, ...figures] };
-  });
-  return callTable(["layer", "error", "allowed", "verdict"], rows);
+  return Object.assign(badge, { showOf: show });
 }

@@ -51,7 +51,7 @@ class EffectsView {
     this.stop = el("button", { hidden: true, onclick: () => this.request.end() }, "Stop");
     this.box = el("div.effects-table", { tabIndex: 0, role: "region", "aria-label": "Heads" });
     root.append(
-      el("div.controls", this.answerChoice.root),
+      el("div.controls.folds", this.answerChoice.root),
       el(
         "div.drawing.plain",
         this.status,

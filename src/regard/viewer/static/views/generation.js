@@ -16,8 +16,8 @@ import {
   refill,
   shareRow,
   signBar,
-  sinkTick,
   slider,
+  tick,
 } from "../draw/elements.js";
 import { drawFlow, shade } from "../draw/weight_pictures.js";
 import { AnswerChoice } from "./answer_choice.js";
@@ -70,7 +70,8 @@ class Generation {
     const { state } = this.context;
     this.callBox = el("span");
     this.buttons = headButtons((chosen) => state.set({ heads: chosen }));
-    this.sink = sinkTick((on) => state.set({ mute: on ? ["first"] : null }));
+    const why = "Much weight often rests on it for want of a better place (m)";
+    this.sink = tick("Hide first token", false, (on) => state.set({ mute: on ? ["first"] : null }), why);
     this.slider = el("input.scrub", {
       type: "range",
       min: 0,
@@ -115,7 +116,7 @@ class Generation {
     );
     this.answerChoice = new AnswerChoice(context, () => this.update(this.context.state.get()));
     root.append(
-      el("div.controls", this.callBox, this.buttons, this.sink, this.answerChoice.root, this.buttons.every),
+      el("div.controls.folds", this.callBox, this.buttons, this.sink, this.answerChoice.root, this.buttons.every),
       el("div.split", reading, this.aside),
     );
     this.update(context.state.get());
@@ -251,6 +252,7 @@ class Generation {
     const read = this.trace.sides[this.call.query_side] ?? [];
     this.next.show(read.slice(0, row + 1), label);
     this.chart.ask();
+    this.context.drew();
   }
 
   amount(weights, at, most) {
@@ -467,13 +469,14 @@ function promptShare(view, weights) {
 
 /** What stands where the model wrote nothing. */
 function emptyGeneration(root, context) {
+  const writers = new Set(context.about.models.filter(({ task }) => task === "generate").map(({ name }) => name));
+  const finished = !writers.has(context.trace.model) && context.about.traces.find(({ model }) => writers.has(model));
+  if (finished) queueMicrotask(() => context.pick(finished.id)); // one that is written already says more than none
   const words =
     "Nothing was written in this trace: the model read its text in one pass. This view needs a model that writes.";
   const run = context.sample("generate");
-  const prompt = context.text();
-  const about = prompt ? `It reads your text and continues it: “${prompt}”` : "It continues an example.";
   const button = run
-    ? el("div", el("button.primary", { onclick: run }, "Let a model write"), el("p.quietly", about))
+    ? el("button.primary", { onclick: run }, "Let a model write")
     : el("p", "In Python: with regard.watch(model) as seen: model.generate(…), then seen.show().");
   root.append(el("div.empty", el("p", words), button));
   return { update() {}, drawn: () => ({ written: [] }), destroy() {} };

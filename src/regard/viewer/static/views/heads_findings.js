@@ -4,7 +4,8 @@
 import { latest } from "../data/sources.js";
 import { isNumbered, layerTitle, plain, unknownNote } from "../data/tokens.js";
 import { Links, Rows, STRONGEST } from "../data/weights.js";
-import { answerLine, barRow, counted, el, headChoice, number, signBar } from "../draw/elements.js";
+import { barRow, choice, counted, el, number, signBar } from "../draw/elements.js";
+import { surplus } from "./heads_links.js";
 
 const LISTED = 8;
 /** @type {Record<string, "query" | "key">} */
@@ -34,8 +35,9 @@ function summary(panel, focus, links, bring) {
   const found = rows.signed
     ? []
     : [
-        ...marked(panel, side, chosen),
-        ...findings(panel, side, chosen, links).map((text) => el("p.finding", text)),
+        ...findings(panel, side, chosen, links).map((text) =>
+          el(text.startsWith("Head") && text.includes("from every word") ? "p.finding.habit" : "p.finding", text),
+        ),
         ...hiddenWeight(panel, side, chosen),
       ];
   const parts = [
@@ -128,40 +130,39 @@ function chip({ context: { palette } }, head) {
   return { number: head, color: palette.head(head), ink: palette.overHead(head) };
 }
 
-/** How much of all weight lies on several chosen keys, such as a sentence: the mean over queries and heads that are on. */
-function marked(panel, side, chosen) {
-  if (side !== "key" || chosen.size < 2 || !panel.rows.dense || !panel.active.length) return [];
-  const count = panel.view.querySide.labels.length;
-  let sum = 0;
-  for (const at of chosen) {
-    const weights = panel.links.to(at, []);
-    if (!weights) return [];
-    for (const head of panel.active) for (let query = 0; query < count; query++) sum += weights[head * count + query];
-  }
-  const share = sum / (count * panel.active.length);
-  return [
-    el("p.finding", { "data-share": share }, `These ${chosen.size} tokens get ${share.toFixed(3)} of all weight.`),
-  ];
+/** The three links that stand out most as sentences, one for a head; then the strongest, where it is but a habit. */
+function findings(panel, side, chosen, links) {
+  const own = links.filter((link) => chosen.has(link[side]) && link.weight >= LEAST);
+  const best = new Map();
+  for (const link of own) if (surplus(link) > surplus(best.get(link.head) ?? NONE)) best.set(link.head, link);
+  const special = [...best.values()].sort((a, b) => surplus(b) - surplus(a)).slice(0, 3);
+  const most = own.reduce((one, next) => (next.weight > (one?.weight ?? 0) ? next : one), null);
+  const habit = most ? habitOf(panel, most) : "";
+  return [...special.filter((link) => link !== most || !habit).map((link) => sentenceOf(panel, link)), habit].filter(
+    Boolean,
+  );
 }
 
-/** The clearest links as sentences: of each head its strongest, the three heads with the strongest ones. */
-function findings(panel, side, chosen, links) {
-  const best = new Map();
-  for (const link of links) {
-    if (!chosen.has(link[side]) || link.weight <= (best.get(link.head)?.weight ?? 0)) continue;
-    best.set(link.head, link);
-  }
-  const label = (link) => panel.view.sideOf({ side: ACROSS[side] }).labels[link[ACROSS[side]]];
-  const name = headName(panel);
-  return [...best.values()]
-    .sort((a, b) => b.weight - a.weight)
-    .slice(0, 3)
-    .filter(({ weight }) => weight >= 0.1)
-    .map((link) =>
-      side === "query"
-        ? `Head ${name(link.head)} looks at “${label(link)}” (${link.weight.toFixed(2)} of its weight).`
-        : `Head ${name(link.head)}: “${label(link)}” looks here with ${link.weight.toFixed(2)} of its weight.`,
-    );
+const LEAST = 0.1; // a weight that is told
+const NONE = { head: 0, query: 0, key: 0, weight: 0, habit: 0, alpha: 0 };
+
+/** “Head 5.11 looks at “cat” from “it” (0.69; from any word here 0.61).” */
+function sentenceOf(panel, { head, query, key, weight, habit }) {
+  const [from, to] = [panel.view.querySide.labels[query], panel.view.keySide.labels[key]];
+  const beside = habit == null ? "" : `; from any word here ${habit.toFixed(2)}`;
+  return `Head ${headName(panel)(head)} looks from “${from}” at “${to}” (${weight.toFixed(2)}${beside}).`;
+}
+
+/** That a weight is mostly what its head does anyway; empty where it is not. */
+function habitOf(panel, { head, query, key, weight, habit }) {
+  if (habit == null || habit < weight / 2) return "";
+  const [ofKey, ofDistance] = panel.links.habits().parts(head, query, key, weight);
+  const [from, to] = [panel.view.querySide.labels[query], panel.view.keySide.labels[key]];
+  const far = key - query;
+  const place = far ? `${counted(Math.abs(far), "place")} ${far < 0 ? "back" : "on"}` : "at the word itself";
+  const what = ofKey >= ofDistance ? `looks at “${to}” from every word` : `looks ${place} from every word`;
+  const figures = `${weight.toFixed(2)}; from any word here ${habit.toFixed(2)}`;
+  return `Head ${headName(panel)(head)} ${what} (${figures}); not because of “${from}”.`;
 }
 
 /** "5.11": layer and head, where layers have numbers. */
@@ -178,60 +179,33 @@ function measured(panel, side, tokens) {
   return `${heads}${tokens > 1 ? `, sum of ${tokens} tokens` : ""}${long}`;
 }
 
-/** What is drawn where nothing is focused: how many links of these queries, and how much of their weight. */
-export function legend(panel, queries, links) {
+/** What is drawn where nothing is focused. */
+export function legend(panel) {
   const { call } = panel;
-  let all = 0;
-  for (const query of queries)
-    for (const head of panel.active) {
-      const found = panel.links.from(head, query);
-      if (found) all += panel.links.total(found);
-    }
-  const held = links.reduce((sum, link) => sum + link.weight, 0);
-  const share = all ? ` They hold ${Math.round((100 * held) / all)} % of the weight of the queries in view.` : "";
   const notes = [
     panel.view.muted.size &&
       `The lines from and to ${hiddenNames(panel)} are not drawn; the others are drawn as without hiding.`,
     !panel.rows.dense && `The text is long: of each query the ${STRONGEST} strongest keys are looked at.`,
+    !panel.last?.waiting &&
+      !panel.links.habits() &&
+      "The text is too long for habits: lines are ranked by their weights.",
   ];
   return [
     el("h2", { title: call.name }, layerTitle(panel.trace, call)),
     el("p.quietly", `${call.kind}-attention, ${counted(call.heads, "head")}, ${call.queries} × ${call.keys}`),
-    el("p", `${links.length.toLocaleString("en")} links drawn.${share}`),
+    el("p", drawnWords(panel)),
     ...notes.filter(Boolean).map((words) => el("p", words)),
     ...unknownWords(panel.view),
   ];
 }
 
-/** How lines are drawn, and how tokens are chosen. */
-function hints() {
-  const faint = "A line is as strong as its weight, paler where many heads are on; what is too faint is not drawn.";
-  const hands =
-    "Click a token to choose it; drag, or click with Shift or Control, for several. Shift and the wheel move the right column.";
-  return [el("p.quietly", faint), el("p.quietly", hands)];
+function drawnWords({ last: { lines, links }, view }) {
+  if (view.all) return `${links.length.toLocaleString("en")} links drawn.`;
+  return `${counted(lines.length, "line")} of ${links.length.toLocaleString("en")}: those that differ most from what their head does from other words.`;
 }
 
-/** Of two layers side by side: the token whose weight differs most between them. @param {any[]} panels */
-export function difference(panels) {
-  const focus = panels[0].last.focus;
-  if (!focus.length || panels.some((panel) => panel.rows.signed || panel.last.waiting || !panel.active.length))
-    return [];
-  const { side } = focus[focus.length - 1];
-  const chosen = new Set(focus.filter((one) => one.side === side).map(({ at }) => at));
-  const weights = panels.map(
-    (panel) => new Map(sums(panel, side, chosen, panel.last.links).map((x) => [x.at, x.weight])),
-  );
-  const of = (at) => weights.map((layer) => layer.get(at) ?? 0);
-  const gap = (at) => Math.abs(of(at)[0] - of(at)[1]);
-  const all = [...new Set(weights.flatMap((layer) => [...layer.keys()]))];
-  if (!all.length) return [];
-  const most = all.reduce((best, at) => (gap(at) > gap(best) ? at : best));
-  const label = panels[0].view.sideOf({ side: ACROSS[side] }).labels[most];
-  const name = ({ trace, call }) => layerTitle(trace, call).replace(/^Layer /, "layer\u00a0");
-  const shares = panels.map((panel, at) => `${number(of(most)[at])} in ${name(panel)}`);
-  const text = `The largest difference: “${label}” ${side === "query" ? "gets" : "gives"} ${shares.join(" and ")}.`;
-  return [el("p.finding.difference", { "data-at": most }, text)];
-}
+const HANDS =
+  "Click a token to choose it; drag, or click with Shift or Control, for several. Point at a line or a square for its weight.";
 
 /** One label and its strongest link, for a screen reader. */
 export function said(panel, { side, at }, links) {
@@ -248,6 +222,7 @@ export function said(panel, { side, at }, links) {
 
 const HEADS_LISTED = 5;
 const LAYERS = 64; // asked at most
+const SHORT = 1 << 22; // weights of all layers up to which all are asked for, and habits known
 
 /** `view` is the Heads view: its context, trace, call, sides, pins and what is hidden. */
 class StrongestHeads {
@@ -256,7 +231,7 @@ class StrongestHeads {
     this.root = el("section.strongest", { "aria-label": "Strongest heads of all layers", hidden: true });
     /** @type {{call: Call, rows: Rows, links: Links}[]} */
     this.layers = [];
-    /** What is listed, for tests. @type {{call: Call, head: number, at: number, weight: number}[]} */
+    /** What is listed. @type {{call: Call, head: number, at: number, weight: number, habit: number | null, surplus: number}[]} */
     this.best = [];
   }
 
@@ -275,9 +250,10 @@ class StrongestHeads {
     this.stamp = stamp;
     this.close();
     this.root.hidden = true;
+    const short = calls.length * own.heads * own.queries * own.keys <= SHORT;
     const context = { ...view.context, fail() {} }; // a file may hold maps only: nothing is listed
     this.layers = (possible ? calls : []).map((call) => {
-      const rows = new Rows(context, call, entry, () => this.list(), null, 1);
+      const rows = new Rows(context, call, entry, () => this.list(), null, short ? 64 : 1);
       return { call, rows, links: new Links(rows, querySide, keySide) };
     });
     this.list();
@@ -288,20 +264,22 @@ class StrongestHeads {
     const { view, pin } = this;
     const found = pin ? this.layers.flatMap(({ call, links }) => strongestLinks(view, call, links, pin)) : [];
     if (!pin || !found.length || found.includes(null)) return;
-    this.best = /** @type {typeof this.best} */ (found).sort((a, b) => b.weight - a.weight).slice(0, HEADS_LISTED);
+    this.best = /** @type {typeof this.best} */ (found).sort((a, b) => b.surplus - a.surplus).slice(0, HEADS_LISTED);
     const { labels } = view.sideOf({ side: ACROSS[pin.side] });
-    const rows = this.best.map(({ call, head, at, weight }) =>
+    const rows = this.best.map(({ call, head, at, weight, habit, surplus: over }) =>
       barRow({
         label: `${layerTitle(view.trace, call)} ${pin.side === "query" ? "→" : "←"} ${labels[at]}`,
         at,
         weight,
-        share: weight / (this.best[0].weight || 1),
+        share: over / (this.best[0].surplus || 1),
         head: chip(view, head),
-        title: `${layerTitle(view.trace, call)}, head ${head}: open it alone`,
+        title: `${layerTitle(view.trace, call)}, head ${head}: open it alone${habit == null ? "" : `; from any word here ${habit.toFixed(2)}`}`,
         run: () => view.context.state.set({ call: call.id, head, heads: [head] }),
       }),
     );
-    this.root.replaceChildren(el("h3", `Strongest heads of all ${this.layers.length} layers`), el("div.bars", ...rows));
+    const title = `What stands out in all ${this.layers.length} layers`;
+    this.root.replaceChildren(el("h3", title), el("div.bars", ...rows));
+    view.aside.whatIf.show();
     this.root.hidden = false;
   }
 
@@ -312,21 +290,26 @@ class StrongestHeads {
   }
 }
 
-/** [{call, head, at, weight}], null where it is on its way; what is hidden is left out. */
+/** Of each head its link of largest surplus; null where it is on its way. What is hidden is left out. */
 function strongestLinks({ muted, mutedQueries, querySide }, call, links, pin) {
-  const all = Array.from({ length: call.heads }, (_, head) => head);
-  if (pin.side === "query")
-    return all.map((head) => {
-      const found = links.from(head, pin.at);
-      const at = found?.keys.findIndex((key) => !muted.has(key)) ?? -1;
-      return found && { call, head, at: found.keys[at] ?? 0, weight: found.weights[at] ?? 0 };
-    });
-  const weights = links.rows.dense ? links.to(pin.at, []) : null;
+  const habits = links.rows.size > 1 ? links.habits() : null; // one row at a time: of a long text not all are asked for
   const count = querySide.labels.length;
-  return all.map((head) => {
-    const own = weights?.subarray(head * count, (head + 1) * count).map((x, at) => (mutedQueries.has(at) ? 0 : x));
-    const weight = own && Math.max(...own);
-    return own ? { call, head, at: own.indexOf(weight), weight } : null;
+  const to = pin.side === "key" && links.rows.dense ? links.to(pin.at, []) : null;
+  return Array.from({ length: call.heads }, (_, head) => {
+    const from = pin.side === "query" ? links.from(head, pin.at) : null;
+    if (!from && !to) return null;
+    const places = from
+      ? Array.from(from.keys, (at, n) => [at, from.weights[n]]).filter(([at]) => !muted.has(at))
+      : querySide.labels.map((_, at) => [at, to[head * count + at]]).filter(([at]) => !mutedQueries.has(at));
+    return places.reduce(
+      (best, [at, weight]) => {
+        const [i, j] = from ? [pin.at, at] : [at, pin.at];
+        const habit = habits?.of(head, i, j, weight) ?? null;
+        const over = weight - (habit ?? 0);
+        return over > best.surplus ? { call, head, at, weight, habit, surplus: over } : best;
+      },
+      { call, head, at: 0, weight: 0, habit: null, surplus: 0 },
+    );
   });
 }
 
@@ -345,7 +328,6 @@ class WhatIfPanel {
   constructor(view) {
     this.view = view;
     this.root = el("section.what-if", { "aria-label": "What if" });
-    this.head = 0;
     this.result = el("div", { role: "status" });
     this.request = latest();
   }
@@ -374,18 +356,32 @@ class WhatIfPanel {
     const word = pins.find((pin) => pin.side === "query") ?? pins[0] ?? null;
     const own = trace.made.generate ? null : word; // of a text that was written, positions move
     const { labels, groups } = own ? this.view.sideOf(own) : querySide;
-    const stamp = JSON.stringify([call.id, active, own, trace.id]);
+    const { best } = this.view.aside.strongest;
+    const stamp = JSON.stringify([call.id, active, own, trace.id, best[0]?.call.id, best[0]?.head]);
     if (stamp === this.stamp) return;
     this.stamp = stamp;
-    this.head = active.length === 1 ? active[0] : Math.min(this.head, call.heads - 1);
+    // A head that something comes after: the one that stands out most for this word.
+    const last = trace.calls.at(-1);
+    const early = best.find((one) => one.call !== last);
+    let [where, head] = active.length === 1 ? [call, active[0]] : early ? [early.call, early.head] : [call, 0];
+    const heads = trace.calls.flatMap((one, at) =>
+      Array.from({ length: one.heads }, (_, n) => [
+        `${at} ${n}`,
+        isNumbered(trace) ? `${one.layer}.${n}` : `${at}.${n}`,
+      ]),
+    );
+    const picker = choice("head", heads, `${trace.calls.indexOf(where)} ${head}`, (name) => {
+      const [at, n] = name.split(" ").map(Number);
+      [where, head] = [trace.calls[at], n];
+    });
     const hide = own && { hide: [groups[own.at][0]] };
     this.result.replaceChildren();
     this.root.replaceChildren(
       el("h3", "What if …"),
       el(
         "div.buttons",
-        headChoice(call.heads, this.head, (value) => (this.head = value)),
-        el("button", { onclick: () => this.run({ silence: { [call.name]: [this.head] } }) }, "is silenced"),
+        picker,
+        el("button", { onclick: () => this.run({ silence: { [where.name]: [head] } }) }, "is silenced"),
       ),
       ...(own && call.query_side === call.key_side
         ? [el("div.buttons", el("button", { onclick: () => this.run(hide) }, `“${labels[own.at]}” is hidden`))]
@@ -452,7 +448,7 @@ function signSquare(palette, x) {
 }
 
 /** What is drawn where nothing is focused: the totals of this layer's heads. */
-function contributionLegend(panel, _queries, links) {
+function contributionLegend(panel, links) {
   const { call } = panel;
   const { answerChoice } = panel.view;
   const totals = answerChoice.ofCall(call)?.totals ?? [];
@@ -485,6 +481,7 @@ export class HeadsAside {
   constructor(view) {
     this.view = view;
     this.words = el("div");
+    this.sentence = "";
     this.strongest = new StrongestHeads(view);
     this.whatIf = new WhatIfPanel(view);
     this.root = el(
@@ -494,7 +491,6 @@ export class HeadsAside {
       this.strongest.root,
       this.whatIf.root,
     );
-    this.answer = answerLine(this.root);
   }
 
   /** The state changed. */
@@ -504,47 +500,54 @@ export class HeadsAside {
     this.whatIf.show();
   }
 
-  /** The words for what the panels drew; nothing where that is what is there already. */
+  /** The words for what was drawn; nothing where that is what is there already. */
   list() {
-    const { view } = this;
-    const { pins, mutes, level } = view;
-    const panels = view.panels.filter((panel) => panel.last);
-    const drawn = panels.map(({ active, rows, last: { focus, links, waiting } }) => [
-      ...[active, rows.key, focus, links.length, waiting],
+    const { panel, pins, mutes, level, pointer, context, all } = this.view;
+    if (!panel.last) return;
+    const { focus, links, lines, rows, waiting } = panel.last;
+    const key = JSON.stringify([
+      pins,
+      mutes,
+      level,
+      all,
+      panel.active,
+      panel.rows.key,
+      focus,
+      rows,
+      links.length,
+      waiting,
     ]);
-    const key = JSON.stringify([pins, mutes, level, view.panels.length, drawn]);
-    if (!panels.length || key === this.listed) return;
+    if (key === this.listed) return;
     this.listed = key;
-    const several = view.panels.length > 1;
-    const [title, ...rest] = panels.flatMap((panel, at) => this.wordsOf(panel, several, at === 0));
+    const own = lines.filter(({ weight, habit }) => habit == null || habit < weight / 2); // more than a habit
+    const best = own.reduce((most, one) => (surplus(one) > surplus(most) ? one : most), NONE);
     this.words.replaceChildren(
-      title,
-      ...(panels.length > 1 ? difference(panels) : []),
-      ...rest,
-      ...(panels[0].last?.focus.length || panels[0].rows.signed ? [] : hints()),
+      ...this.wordsOf(panel),
+      ...(focus.length || panel.rows.signed ? [] : [el("p.quietly", HANDS)]),
     );
-    this.showAnswer();
-    const { hover } = view.pointer;
-    const [first] = panels;
-    if (hover && first.last) view.context.announce(said(first, hover, first.last.links));
+    const habit = this.words.querySelector(".habit")?.textContent;
+    const words = panel.rows.signed || best === NONE ? "" : sentenceOf(panel, best);
+    this.sentence = [words, habit].filter(Boolean).join(" ");
+    // Map, Neuron and Model open on the head that was spoken of.
+    if (words && !waiting && !pointer.hover && best.head !== this.view.state.head)
+      context.state.set({ head: best.head });
+    if (pointer.hover) context.announce(said(panel, pointer.hover, links));
   }
 
-  /** Of one layer; beside another one its name comes first, and what is chosen is said once. */
-  wordsOf(panel, several, first) {
-    const { focus, links, rows, waiting } = panel.last;
+  wordsOf(panel) {
+    const { focus, links, waiting } = panel.last;
     const name = layerTitle(panel.trace, panel.call);
     if (waiting && !links.length)
       return [el("p.quietly", { role: "status" }, `Reading ${name.replace(/^Layer/, "layer")} …`)];
-    if (!focus.length) return (panel.rows.signed ? contributionLegend : legend)(panel, rows, links);
-    const [title, ...rest] = summary(panel, focus, links, (label) => this.view.bring(label));
-    return several ? [...(first ? [title] : []), el("h3.layer-name", name), ...rest] : [title, ...rest];
+    if (!focus.length) return panel.rows.signed ? contributionLegend(panel, links) : legend(panel);
+    return summary(panel, focus, links, (label) => this.view.bring(label));
   }
 
-  showAnswer() {
-    const chosen = this.view.panels[0].last?.focus.length;
-    const [first] = chosen ? this.words.querySelectorAll(".finding, .barrow") : [];
-    const [word, value] = [first?.querySelector(".barlabel")?.firstChild, first?.querySelector(".value")];
-    this.answer.show(word && value ? `${word.textContent}: ${value.textContent}` : first?.textContent);
+  /** What a line or a square says that is pointed at. */
+  read(link) {
+    const { panel } = this.view;
+    if (panel.rows.signed) return `Head ${headName(panel)(link.head)}: ${number(link.weight)}`;
+    return (link.weight >= LEAST && habitOf(panel, link)) || sentenceOf(panel, link);
   }
 
   close() {

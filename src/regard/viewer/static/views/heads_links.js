@@ -1,10 +1,10 @@
 // One layer of the Heads view: its weights, and the picture of lines between two columns of tokens.
 //
 // What all layers that are shown share, such as the tokens, the pins and what is hidden, is the view's.
-import { labelAt, layerTitle } from "../data/tokens.js";
+import { labelAt } from "../data/tokens.js";
 import { Links } from "../data/weights.js";
 import { fit, inks, place, scrollingCanvas, shortened } from "../draw/canvas.js";
-import { bounded, el, headsOn } from "../draw/elements.js";
+import { bounded, el, headsOn, number } from "../draw/elements.js";
 
 const NARROW = 520; // pixels: a phone
 
@@ -35,12 +35,13 @@ export class LayerPanel {
     this.box = this.scroll.box;
     this.pane = this.scroll.pane;
     this.paint = this.scroll.paint;
-    this.title = el("p.panel-title", { hidden: true });
-    this.root = el("div.panel-column.layer-column", this.title, this.box);
+    this.root = el("div.panel-column.layer-column", this.box);
+    /** Where squares and lines were drawn, for who points at them. @type {any[]} */
+    this.marks = [];
   }
 
-  /** Show a layer. `named`: there is another one beside it. @param {Call} call */
-  show(call, named) {
+  /** @param {Call} call */
+  show(call) {
     const { answerChoice, querySide, keySide, state } = this.view;
     const rows = answerChoice.rows(this.rows ?? null, call, () => this.paint());
     if (rows !== this.rows) this.last = null;
@@ -50,8 +51,6 @@ export class LayerPanel {
     this.rows = rows;
     this.active = headsOn(call, state);
     this.colors = Array.from({ length: call.heads }, (_, head) => this.context.palette.head(head));
-    this.title.hidden = !named;
-    this.title.textContent = layerTitle(this.trace, call);
     this.stretch();
     this.paint();
   }
@@ -96,13 +95,17 @@ export class LayerPanel {
       links: this.links,
       muted: view.muted,
       mutedQueries: view.mutedQueries,
-      mass: view.share,
+      all: view.all,
+      /** Habits of this layer; null for a long text, of contributions, and while weights are on their way. */
+      habits: this.rows.signed ? null : this.links?.habits(),
+      marks: this.marks,
       peak: this.rows.signed ? view.answerChoice.ofCall(this.call)?.peak || 1 : 0,
       opacities: Array.from({ length: this.call.heads }, (_, head) => palette.headOpacity(head)),
       ramp: palette.ramp,
       waiting: false, // whether weights are on their way; set while links are looked up
       signs: [palette.signed(-0.7), palette.signed(0.7)],
       theme: this.context.theme,
+      ...inks(this.box),
       chosen: view.focus().length > 0,
     };
   }
@@ -113,7 +116,9 @@ export class LayerPanel {
     const links = focus.length
       ? focus.flatMap(({ side, at }) => (side === "query" ? linksFrom(scene, at) : linksTo(scene, at)))
       : queries.flatMap((query) => linksFrom(scene, query, false));
-    return { focus, links, rows: visible(scene), waiting: scene.waiting };
+    for (const link of links) link.habit = scene.habits?.of(link.head, link.query, link.key, link.weight) ?? null;
+    const lines = scene.all ? links : standingOut(links);
+    return { focus, links, lines, rows: visible(scene), waiting: scene.waiting };
   }
 
   draw() {
@@ -124,7 +129,8 @@ export class LayerPanel {
     const shown = this.shown(scene);
     const ctx = fit(this.canvas, width, height);
     ctx.clearRect(0, 0, width, height);
-    drawLines(ctx, scene, shown.links);
+    this.marks.length = 0;
+    drawLines(ctx, scene, shown.lines);
     this.drawTokens(ctx, scene, shown);
     this.last = shown;
     this.painted();
@@ -143,14 +149,14 @@ export class LayerPanel {
 
 // The picture of the Heads view: which links a scene shows, the lines, and the tokens on both sides.
 //
-// A link is {head, query, key, weight, alpha}. `alpha` is the weight itself, whatever is hidden; where the links of every
+// A link is {head, query, key, weight, alpha, habit}. `alpha` is the weight itself, whatever is hidden; where the links of every
 // query are drawn, on top of one another, the weight over the cube root of how many heads are on. Of contributions (a scene
 // with a `peak`) it is their share of the largest one of the layer, and the colour is that of their sign. Equal weights look
 // equally strong in every head: the width of a line grows with the weight, its opacity with a power of the weight
 // (`POWERS`) and with how near the head's colour is to the page (`headOpacity`); the squares beside tokens have the colours
 // of Map.
 
-const [LOW, HIGH] = [22, 44]; // pixels of a token: as high as the window lets all of them be, within these
+const [LOW, HIGH] = [22, 68]; // pixels of a token: as high as the window lets all of them be, within these
 export const PAD = 12; // pixels above the first
 const FAINT = 1 / 255; // fainter than one step of a screen's colour cannot be seen
 const FOG = 0.03; // fainter than this, thousands of lines together hide the others
@@ -169,12 +175,10 @@ function rowHeight(height, count) {
   return Math.max(LOW, Math.min(HIGH, Math.floor((height - 2 * PAD) / Math.max(1, count))));
 }
 
-/** Tokens of one side that are left out: the first, or special ones. */
-export function muted(side, names) {
-  const out = new Set();
-  if (names.includes("first")) out.add(0);
-  if (names.includes("special")) side.special.forEach((special, at) => special && out.add(at));
-  return out;
+/** Tokens of one side that are left out: the first, or special ones, as a link says. */
+export function muted({ special }, names) {
+  const out = (one, at) => (one && names.includes("special")) || (at === 0 && names.includes("first"));
+  return new Set(special.flatMap((one, at) => (out(one, at) ? [at] : [])));
 }
 
 /** Queries whose lines are left out unless they are chosen: those that are left out as keys of the same text. */
@@ -189,12 +193,27 @@ export function visible({ top, height, row, querySide }) {
   return Array.from({ length: Math.max(0, last - first) }, (_, i) => first + i);
 }
 
-/** The links of one query: of each head the strongest, up to the chosen mass, without the muted.
+const FEW = 7; // lines that are drawn unless all are asked for
+
+/** What is left of a weight without its head's habit; of a contribution its size. */
+export function surplus({ weight, habit, alpha }) {
+  return habit == null ? alpha : weight - habit;
+}
+
+/** The links that differ most from what their heads do from other words. */
+function standingOut(links) {
+  return links
+    .filter((link) => surplus(link) > 0)
+    .sort((a, b) => surplus(b) - surplus(a))
+    .slice(0, FEW);
+}
+
+/** The links of one query, of each head those that can be seen, without the muted.
  *
  * Sets `scene.waiting` where weights are on their way.
  */
 export function linksFrom(scene, query, alone = true) {
-  const { active, links, muted: left, mass } = scene;
+  const { active, links, muted: left } = scene;
   const out = [];
   const [among, faint] = alone ? [1, FAINT] : [Math.cbrt(active.length), FOG];
   for (const head of active) {
@@ -203,27 +222,21 @@ export function linksFrom(scene, query, alone = true) {
       scene.waiting = true;
       continue;
     }
-    let rest = links.total(found);
-    found.weights.forEach((weight, at) => {
-      if (left.has(found.keys[at])) rest -= sized(scene, weight);
-    });
     const scale = scene.peak ? 1 / scene.peak : 1;
-    let sum = 0;
     for (let at = 0; at < found.keys.length; at++) {
       const [key, weight] = [found.keys[at], found.weights[at]];
       if (left.has(key)) continue;
       const alpha = Math.min(1, (sized(scene, weight) * scale) / among);
-      if (alpha < faint || (mass < 1 && sum >= mass * rest)) break; // sorted: what follows is fainter
-      sum += sized(scene, weight);
-      out.push({ head, query, key, weight, alpha });
+      if (alpha < faint) break; // sorted: what follows is fainter
+      out.push({ head, query, key, weight, alpha, habit: null });
     }
   }
   return out;
 }
 
-/** The links to one key: of each head the strongest, up to the chosen share of what the key receives. */
+/** The links to one key: of each head those that can be seen. */
 export function linksTo(scene, key) {
-  const { active, links, mass, querySide } = scene;
+  const { active, links, querySide } = scene;
   const weights = links.to(key, visible(scene));
   if (!weights) {
     scene.waiting = true;
@@ -234,16 +247,12 @@ export function linksTo(scene, key) {
   for (const head of active) {
     const row = weights.subarray(head * count, (head + 1) * count);
     const size = (query) => sized(scene, row[query]) / (scene.peak || 1);
-    const all = row.reduce((sum, _, query) => sum + size(query), 0);
     const order = Array.from(row.keys())
       .filter((query) => size(query) >= FAINT && !scene.mutedQueries?.has(query))
       .sort((a, b) => size(b) - size(a));
-    let sum = 0;
     for (const query of order) {
-      if (mass < 1 && sum >= mass * all) break;
-      sum += size(query);
       const alpha = Math.min(1, size(query));
-      out.push({ head, query, key, weight: row[query], alpha });
+      out.push({ head, query, key, weight: row[query], alpha, habit: null });
     }
   }
   return out;
@@ -263,9 +272,9 @@ function middle(scene, side, at) {
   return (at - (side === "key" ? scene.shift : 0) + 0.5) * scene.row - scene.top;
 }
 
-export function drawLines(ctx, scene, links) {
+export function drawLines(ctx, scene, lines) {
   const buckets = new Map();
-  for (const link of links) {
+  for (const link of lines) {
     const kind = 2 * link.head + (scene.peak && link.weight < 0 ? 1 : 0);
     const key = kind * (LEVELS + 1) + Math.max(1, Math.round(link.alpha * LEVELS));
     if (!buckets.has(key)) buckets.set(key, []);
@@ -277,24 +286,84 @@ export function drawLines(ctx, scene, links) {
   const aside = new Map(scene.active.map((head, at) => [head, (at - (scene.active.length - 1) / 2) * step]));
   ctx.lineWidth = Math.min(1.6, step + 0.4);
   ctx.lineCap = "round";
+  const thick = scene.chosen || !scene.all;
   for (const [key, bucket] of [...buckets].sort((a, b) => (a[0] % (LEVELS + 1)) - (b[0] % (LEVELS + 1)))) {
     const level = key % (LEVELS + 1);
     const { head, weight } = bucket[0];
     ctx.strokeStyle = colorOf(scene, head, weight);
     // The faintest level is the mean of what is in it, so that many faint lines are not made strong.
     const alpha = level > 1 ? level / LEVELS : mean(bucket);
-    ctx.globalAlpha = scene.peak ? alpha : Math.min(1, lineOpacity(scene, alpha) * scene.opacities[head]);
-    if (scene.chosen) ctx.lineWidth = lineWidth(alpha);
+    ctx.globalAlpha = scene.peak
+      ? alpha
+      : Math.min(1, lineOpacity({ ...scene, chosen: thick }, alpha) * scene.opacities[head]);
+    if (thick) ctx.lineWidth = lineWidth(alpha);
     ctx.beginPath();
     for (const link of bucket) {
       const y0 = near(scene, middle(scene, "query", link.query)) + aside.get(head);
       const y1 = near(scene, middle(scene, "key", link.key)) + aside.get(head);
       ctx.moveTo(left, y0);
       ctx.bezierCurveTo(left + bend, y0, right - bend, y1, right, y1);
+      scene.marks.push({ link, line: [left, y0, right, y1] });
     }
     ctx.stroke();
   }
   ctx.globalAlpha = 1;
+  if (!scene.all) labelLines(ctx, scene, lines, [left, right]);
+}
+
+/** Head and weight at the free end of each line, side by side where several end at one token. */
+function labelLines(ctx, scene, lines, [left, right]) {
+  const column = lines.every(({ key }) => key === lines[0].key) && lines.some(({ query }) => query !== lines[0].query);
+  const [side, direction] = column ? ["query", 1] : ["key", -1];
+  const taken = new Map();
+  Object.assign(ctx, { font: `600 11px ${scene.font}`, textAlign: column ? "left" : "right", textBaseline: "middle" });
+  for (const link of lines) {
+    const text = `${link.head}: ${scene.peak ? number(link.weight) : link.weight.toFixed(2)}`;
+    const width = ctx.measureText(text).width + 10;
+    const before = taken.get(link[side]) ?? 0;
+    if (before + width > (right - left) * 0.7) continue; // no room beside the others
+    taken.set(link[side], before + width);
+    const [from, to] = column ? ["key", "query"] : ["query", "key"];
+    const end = middle(scene, to, link[to]);
+    const outside = end > middle(scene, from, link[from]) ? 1 : -1; // the side that the line does not come from
+    const [x, y] = [(column ? left : right) + direction * before, end + outside * (10 + SPREAD / 4)];
+    ctx.fillStyle = scene.paper;
+    Object.assign(ctx, { globalAlpha: 0.7 });
+    ctx.fillRect(column ? x - 2 : x - width + 8, y - 7, width - 6, 14);
+    Object.assign(ctx, { globalAlpha: 1, fillStyle: colorOf(scene, link.head, link.weight) });
+    ctx.fillRect(column ? x : x - width + 10, y + 6, width - 10, 2);
+    ctx.fillStyle = scene.ink;
+    ctx.fillText(text, x, y);
+  }
+}
+
+/** What is drawn at a place: the square there, or the nearest line. */
+export function markAt(marks, x, y) {
+  const square = marks.find(
+    ({ box }) => box && x >= box[0] && x < box[0] + box[2] && y >= box[1] && y < box[1] + box[3],
+  );
+  if (square) return square.link;
+  let [best, least] = [null, REACH];
+  for (const { link, line } of marks) {
+    if (!line || x < line[0] || x > line[2]) continue;
+    const distance = Math.abs(heightAt(line, x) - y);
+    if (distance < least) [best, least] = [link, distance];
+  }
+  return best;
+}
+
+const REACH = 6; // pixels from a line that still mean it
+
+/** The height of a line at x: of its cubic, whose x grows with t. */
+function heightAt([x0, y0, x1, y1], x) {
+  const share = (x - x0) / (x1 - x0);
+  let [low, high] = [0, 1];
+  for (let n = 0; n < 20; n++) {
+    const t = (low + high) / 2;
+    if (3 * (1 - t) ** 2 * t * 0.45 + 3 * (1 - t) * t * t * 0.55 + t ** 3 < share) low = t;
+    else high = t;
+  }
+  return y0 + (y1 - y0) * (3 * (1 - low) * low * low + low ** 3);
 }
 
 /** Of a line of weights, before the colour of its head is considered. */
@@ -303,7 +372,7 @@ export function lineOpacity({ theme, chosen }, alpha) {
 }
 
 /** Of a chosen token's line. */
-export function lineWidth(alpha) {
+function lineWidth(alpha) {
   return 1 + 6 * alpha;
 }
 
@@ -328,7 +397,7 @@ function drawColumn(ctx, scene, side, focus, links, { pins, hover, colors }) {
   const first = Math.max(0, Math.floor(scene.top / row) + shift);
   const last = Math.min(labels.length, Math.ceil((scene.top + scene.height) / row) + shift);
   const [x, width] = side === "query" ? [0, scene.left] : [scene.right, scene.width - scene.right];
-  const letters = Math.round(Math.min(17, 4 + row * 0.41));
+  const letters = Math.round(Math.min(17, 4 + row * 0.41) + Math.max(0, row - 44) / 3);
   const pinned = new Set(pins.filter((pin) => pin.side === side).map((pin) => pin.at));
   const hovered = hover?.side === side ? hover.at : -1;
   const chosen = (at) => pinned.has(at) || at === hovered;
@@ -337,6 +406,12 @@ function drawColumn(ctx, scene, side, focus, links, { pins, hover, colors }) {
   // Tokens get the weights of each head beside them where something on the other side is focused.
   const weighed = focus.some((one) => one.side !== side);
   const room = weighed ? Math.min(widest + 12, width * LABELS) : width - 8;
+  for (let at = first; at < last; at++)
+    if (chosen(at)) {
+      Object.assign(ctx, { globalAlpha: 0.9, fillStyle: colors.faint });
+      ctx.fillRect(x, middle(scene, side, at) - row / 2, width, row);
+      ctx.globalAlpha = 1;
+    }
   if (weighed) {
     const from = side === "query" ? x + EDGE : x + room + 4;
     drawWeights(ctx, scene, side, links, first, last, [from, width - room - 4 - EDGE], colors);
@@ -346,12 +421,6 @@ function drawColumn(ctx, scene, side, focus, links, { pins, hover, colors }) {
   const edge = side === "query" ? scene.left - 2 : scene.right + 2;
   for (let at = first; at < last; at++) {
     const y = middle(scene, side, at);
-    if (chosen(at)) {
-      ctx.fillStyle = colors.faint;
-      ctx.globalAlpha = 0.9;
-      ctx.fillRect(x, y - row / 2, width, row);
-      ctx.globalAlpha = 1;
-    }
     if (pinned.has(at)) {
       ctx.fillStyle = colors.accent;
       ctx.fillRect(side === "query" ? scene.left + 4 : scene.right - 7, y - row / 2 + 3, 3, row - 6);
@@ -369,24 +438,27 @@ function drawColumn(ctx, scene, side, focus, links, { pins, hover, colors }) {
 function drawWeights(ctx, scene, side, links, first, last, [x, width], colors) {
   const slot = new Map(scene.active.map((head, at) => [head, at]));
   const w = width / Math.max(1, scene.active.length);
-  const sums = new Map();
+  const [sums, of] = [new Map(), new Map()];
   const among = side === "key" && !scene.peak ? new Set(links.map(({ query }) => query)).size : 1;
   for (const link of links) {
     const at = side === "query" ? link.query : link.key;
     if (at < first || at >= last) continue;
     const key = at * scene.colors.length + link.head;
+    of.set(key, link);
     sums.set(key, (sums.get(key) ?? 0) + ((scene.peak && link.weight < 0 ? -1 : 1) * link.alpha) / among);
   }
   for (const [key, alpha] of sums) {
     const [at, head] = [Math.floor(key / scene.colors.length), key % scene.colors.length];
     ctx.fillStyle = scene.peak ? colorOf(scene, head, alpha) : scene.ramp(Math.sqrt(alpha));
     ctx.globalAlpha = scene.peak ? Math.min(1, Math.abs(alpha)) : 1;
-    ctx.fillRect(
+    const box = [
       x + slot.get(head) * w,
       middle(scene, side, at) - scene.row / 2 + 1,
       Math.max(1, w - 1),
       scene.row - 2,
-    );
+    ];
+    ctx.fillRect(box[0], box[1], box[2], box[3]);
+    scene.marks.push({ link: of.get(key), box });
   }
   ctx.globalAlpha = 1;
   if (scene.top > 0) return;
@@ -409,6 +481,10 @@ export class TokenPointer {
     this.view = view;
     /** The token that is pointed at. @type {Pin | null} */
     this.hover = null;
+    /** The line or square that is pointed at, and what it says. */
+    this.link = null;
+    /** @type {string | null} */
+    this.read = null;
     /** The token that was pointed at or pressed last. @type {Pin | null} */
     this.last = null;
     /** Where a drag over several tokens began, with the pins of that moment. @type {(Pin & {before: Pin[]}) | null} */
@@ -421,13 +497,13 @@ export class TokenPointer {
   listen(panel) {
     const { pane, box } = panel;
     pane.addEventListener("pointermove", (event) => this.moved(event, panel));
-    pane.addEventListener("pointerleave", () => this.point(null));
+    pane.addEventListener("pointerleave", () => this.point(null, null));
     pane.addEventListener("pointerdown", (event) => this.pressed(event, panel));
     pane.addEventListener("pointerup", (event) => this.released(event, panel));
     // A finger that scrolls: the browser ends the pointer, and nothing is chosen.
     pane.addEventListener("pointercancel", () => {
       [this.dragged, this.tapped] = [null, null];
-      this.point(null);
+      this.point(null, null);
     });
     box.addEventListener("wheel", (event) => this.wheeled(event), { passive: false });
   }
@@ -447,6 +523,7 @@ export class TokenPointer {
     const { view } = this;
     const { x, y } = place(event, panel.pane);
     const { left, right } = panel.columns();
+    if (panel.marks.some(({ box }) => box && x >= box[0] && x < box[0] + box[2])) return null; // among the squares
     const side = x <= left + 24 ? "query" : x >= right - 24 ? "key" : null;
     if (!side) return null;
     const at = Math.floor((y + panel.box.scrollTop - PAD) / panel.row) + (side === "key" ? view.shift : 0);
@@ -458,10 +535,17 @@ export class TokenPointer {
     const pin = this.under(event, panel);
     if (this.dragged && pin && pin.side === this.dragged.side)
       this.view.keep(withRange(this.dragged.before, this.dragged, pin));
-    this.point(pin);
+    const { x, y } = place(event, panel.pane);
+    this.point(pin, pin ? null : markAt(panel.marks, x, y));
   }
 
-  point(pin) {
+  /** At a token, or at a line or a square: what it says stands below the picture. */
+  point(pin, link = null) {
+    if (link !== this.link) {
+      this.link = link;
+      this.read = link && this.view.aside.read(link);
+      this.view.context.drew();
+    }
     if (pin?.side === this.hover?.side && pin?.at === this.hover?.at) return;
     this.hover = pin;
     this.view.paint();

@@ -1,5 +1,5 @@
-// The table of views, in the order of their tabs: keys 1 to 9, 0, then the first letter. Each describes itself in its own module;
-// tabs, keys, the tour and the server's list (viewer/responses.py) come from here.
+// The table of views, in the order of their keys: 1 to 9, 0, then the first letter. Each describes itself in its own module;
+// menus, keys, the tour and the server's list (viewer/responses.py) come from here.
 
 import { effects } from "./effects.js";
 import { generation } from "./generation.js";
@@ -16,6 +16,14 @@ import { translate } from "./translate.js";
 
 /** @type {View[]} */
 export const views = [lookup, translate, heads, model, neuron, map, generation, picture, sound, read, inside, effects];
+
+/** The same as the page groups them. @type {Record<string, View[]>} */
+export const groups = {
+  Learn: [lookup, inside],
+  Read: [heads, model, neuron, map, read, effects],
+  Write: [translate, generation],
+  "See & hear": [picture, sound],
+};
 
 /** The key that opens a view: 1 to 9, 0, then its own, or the first letter of its name. @param {number} at */
 export function keyOfView(at) {

@@ -5,7 +5,7 @@
 import { latest } from "../data/sources.js";
 import { plain } from "../data/tokens.js";
 import { inks, makeBoard, onPaper, place as placeOf, rotatedText, shortened } from "../draw/canvas.js";
-import { bounded, choice, el, exact, headChoice, number, Player, refill } from "../draw/elements.js";
+import { bounded, choice, el, exact, headChoice, number, refill } from "../draw/elements.js";
 
 /** @type {View} */
 export const inside = {
@@ -19,9 +19,7 @@ export const inside = {
   },
 };
 
-const TEXT = "My lord, the night is";
-const PACE = 2200; // milliseconds a step while playing
-const FADE = 300; // milliseconds in which a step appears
+const TEXTS = { generate: "My lord, the night is", translate: "My sister has a small black dog." };
 
 function nothing(root) {
   const words =
@@ -38,7 +36,6 @@ class Inside {
     this.request = latest();
     this.asked = "";
     this.hover = null;
-    this.begun = 0;
     /** @type {Box[]} */
     this.boxes = [];
     /** @type {Record<string, [number, number]>} */
@@ -57,19 +54,11 @@ class Inside {
     }
     this.choosers = el("span.samples");
     this.controls = el("div.controls", this.input, this.choosers);
-    const place = () => [this.step, this.answer?.steps.length ?? 0];
-    this.player = new Player(PACE, place, (step) => this.go(step));
     this.list = el("div.inside-steps", { role: "group", "aria-label": "Steps", "data-arrows": true });
     this.text = el("p.inside-text", { role: "status" });
     this.stage = el("div.drawing");
     this.reading = el("p.footer");
-    root.append(
-      this.controls,
-      el("div.inside-line", this.player.button, this.list),
-      this.text,
-      this.stage,
-      this.reading,
-    );
+    root.append(this.controls, el("div.inside-line", this.list), this.text, this.stage, this.reading);
     const label = "The matrices of this step: point at a number to read it";
     this.board = makeBoard(this.stage, { role: "img", "aria-label": label }, (pen, width, height) =>
       this.draw(pen, width, height),
@@ -80,7 +69,6 @@ class Inside {
     this.keys = [
       { key: "ArrowRight", text: "next step", run: () => this.go(this.step + 1) },
       { key: "ArrowLeft", text: "previous step", run: () => this.go(this.step - 1) },
-      { key: " ", text: "play or pause", run: () => this.player.toggle() },
     ];
     this.update();
   }
@@ -88,16 +76,16 @@ class Inside {
   /** This view's part of the state: {model, text, layer, head, step}. */
   get settings() {
     const given = this.context.state.get().inside ?? {};
-    const model =
-      this.models.find((one) => one.name === given.model) ??
-      this.models.find((one) => one.task === "generate") ??
-      this.models[0];
+    // Words say more than letters; a site has prepared the letters.
+    const task = this.input.readOnly ? "generate" : "translate";
+    const named = this.models.find((one) => one.name === given.model);
+    const model = named ?? this.models.find((one) => one.task === task) ?? this.models[0];
     return {
       model,
-      text: typeof given.text === "string" && given.text.trim() ? given.text : TEXT,
+      text: typeof given.text === "string" && given.text.trim() ? given.text : (TEXTS[model.task] ?? TEXTS.generate),
       layer: Math.trunc(bounded(given.layer, 0, model.layers - 1)),
       head: Math.trunc(bounded(given.head, 0, 64)),
-      step: Math.trunc(bounded(given.step, 0, Infinity)),
+      step: given.step == null ? null : Math.trunc(bounded(given.step, 0, Infinity)),
     };
   }
 
@@ -106,12 +94,12 @@ class Inside {
   }
 
   get step() {
-    return Math.min(this.settings.step, (this.answer?.steps.length ?? 1) - 1);
+    const { steps } = this.answer ?? { steps: [{ product: true }] };
+    return Math.min(this.settings.step ?? steps.findIndex(({ product }) => product), steps.length - 1); // at first Q Kᵀ
   }
 
   go(step) {
     if (!this.answer) return;
-    this.begun = performance.now();
     this.hover = null;
     this.set({ step: bounded(step, 0, this.answer.steps.length - 1) });
     this.context.announce(`${this.answer.steps[this.step].title}: ${this.answer.steps[this.step].text}`);
@@ -143,7 +131,6 @@ class Inside {
           rows.flat().reduce((most, x) => Math.max(most, Math.abs(x ?? 0)), 0) || 1,
         ]),
       );
-      this.begun = performance.now();
       this.show();
     } catch (error) {
       this.text.textContent = error.message;
@@ -190,14 +177,7 @@ class Inside {
     const step = this.answer.steps[this.step];
     const layout = laidOut(step, this.sizes, this.letters, width, height);
     this.boxes = layout.boxes;
-    const moving = !window.matchMedia("(prefers-reduced-motion: reduce)").matches;
-    const shown = moving ? Math.min(1, (performance.now() - this.begun) / FADE) : 1;
-    for (const [at, box] of layout.boxes.entries()) {
-      pen.globalAlpha = at === layout.boxes.length - 1 ? shown : 1; // the result of the step appears
-      this.drawBox(pen, box);
-    }
-    pen.globalAlpha = 1;
-    if (shown < 1) requestAnimationFrame(() => this.board.ask());
+    for (const box of layout.boxes) this.drawBox(pen, box);
   }
 
   /** The length of the longest token. */
@@ -274,7 +254,6 @@ class Inside {
   }
 
   destroy() {
-    this.player.pause();
     this.request.end();
     this.board.close();
   }
@@ -457,7 +436,25 @@ function cellReading(view) {
     box.role === "right"
       ? `number ${row}, ${token(column)}`
       : `${token(row)}, ${square ? token(column) : `number ${column}`}`;
-  const sum =
-    box.role === "result" ? `: the sum of ${view.sizes[view.answer.steps[view.step].product[0]][1]} products` : "";
-  return `${box.name} of ${where} = ${value === null ? "masked" : value >= 0 ? exact(value) : `−${exact(-value)}`}${sum}`;
+  const said = value === null ? "masked" : signed(value);
+  return `${box.name} of ${where} = ${said}${arithmetic(view.answer, view.answer.steps[view.step], view.hover)}`;
+}
+
+const signed = (x) => (x >= 0 ? exact(x) : `−${exact(-x)}`);
+const TERMS = 3; // products that are written out
+
+/** How a number comes about: its largest products, or its exponential over the sum of its row's. */
+function arithmetic({ matrices }, { product, shows }, { box, row, column }) {
+  if (box.role === "result") {
+    const [left, right] = product.map((name) => matrices[name]);
+    const terms = left[row]
+      .map((x, k) => [x, right[k][column]])
+      .sort((a, b) => Math.abs(b[0] * b[1]) - Math.abs(a[0] * a[1]));
+    const some = terms.slice(0, TERMS).map(([a, b]) => `${signed(a)} · ${signed(b)}`);
+    return `: the sum of ${terms.length} products, ${some.join(" + ")} + …`;
+  }
+  if (box.name !== "W" || !shows) return "";
+  const scores = matrices[shows[0]][row];
+  const sum = scores.reduce((total, x) => total + (x === null ? 0 : Math.exp(x)), 0);
+  return scores[column] === null ? ": masked" : `: e^${signed(scores[column])} / ${signed(sum)}, the sum of its row`;
 }

@@ -4,7 +4,6 @@ import {
   average,
   ENERGIES,
   energies,
-  FUNCTIONS,
   MOST_POSITION,
   NORMALIZERS,
   POSITIONS,
@@ -12,7 +11,7 @@ import {
   shapes,
   weights,
 } from "./lookup_formulas.js";
-import { makePlot, makePositionsPlot } from "./lookup_plot.js";
+import { makePlot } from "./lookup_plot.js";
 
 /** @type {View} */
 export const lookup = {
@@ -32,14 +31,6 @@ function mount(root, context) {
   const story = el("p.story");
   const energy = choice("Energy", ENERGIES, now.energy, (name) => change({ energy: name }));
   const normalize = choice("Normalizer", NORMALIZERS, now.normalize, (name) => change({ normalize: name }));
-  const own = el("input", {
-    type: "text",
-    "aria-label": "f(e), your own normalizer",
-    spellcheck: "false",
-    title: `e are the energies, n is their number; ${FUNCTIONS.join(", ")}, + - * / ^ and brackets`,
-    oninput: () => change({ own: own.value }),
-  });
-  const ownField = el("label.field.own", el("span", "f(e) ="), own);
   const kinds = [ENERGIES, NORMALIZERS, POSITIONS].flatMap((parts) => Object.values(parts));
   const sliders = kinds.flatMap((part) => (part.parameter ? [logarithmic(part.parameter)] : []));
   const slope = sliders.filter(({ name }) => name === "slope");
@@ -61,7 +52,6 @@ function mount(root, context) {
   const result = el("output.result", { "aria-label": "z, the weighted sum" });
   const problem = el("p.problem", { role: "status" });
   const stage = el("div.lookup-plot");
-  const drawing = el("div.positions-plot");
   root.replaceChildren(
     el(
       "div.lookup",
@@ -71,7 +61,6 @@ function mount(root, context) {
         energy,
         normalize,
         ...sliders.filter((one) => !slope.includes(one)).map((one) => one.field),
-        ownField,
         formula,
         call,
       ),
@@ -90,11 +79,9 @@ function mount(root, context) {
         "section.lookup-positions",
         { "aria-label": "Positions" },
         el("div.lookup-choices", el("h2", "Positions"), positions, placeOfQuery, ...slope.map((one) => one.field)),
-        drawing,
       ),
     ),
   );
-  const positionsPlot = makePositionsPlot(drawing, { context });
   const plot = makePlot(stage, { context, ask: (vector) => change({ query: written(vector) }), move: moveRow });
   rebuild();
 
@@ -177,8 +164,6 @@ function mount(root, context) {
     formula.textContent = equations.map((text) => text.replaceAll(" ", "\u00a0")).join("      "); // lines break between
     const code = w ? pythonCall(now, shown.query, shown.values) : "";
     call.textContent = code && `${code}      ${shapes(now, shown.query, shown.values)}`;
-    ownField.hidden = now.normalize !== "Own";
-    if (document.activeElement !== own) own.value = now.own;
     positions.show(now.positions);
     placeOfQuery.hidden = now.positions === "none";
     placeOfQuery.show(now.at);
@@ -197,7 +182,6 @@ function mount(root, context) {
     result.replaceChildren(el("span.faint", "z = "), resultText(z));
     problem.textContent = shown.problem;
     plot.show(now, shown);
-    positionsPlot.show(now);
   }
 
   return {
@@ -206,15 +190,9 @@ function mount(root, context) {
       if (given && JSON.stringify(given) !== JSON.stringify(now)) {
         now = given;
         rebuild();
-      } else {
-        plot.show(now, shown); // the colours may have changed
-        positionsPlot.show(now);
-      }
+      } else plot.show(now, shown); // the colours may have changed
     },
-    destroy() {
-      plot.close();
-      positionsPlot.close();
-    },
+    destroy: () => plot.close(),
     picture: () => plot.picture(),
     table: () => [
       ["key", "energy", "weight", "value"],
@@ -303,7 +281,7 @@ export function computed(now) {
   try {
     const masked = now.rows.map((row) => Boolean(row.masked));
     found.e = energies(now.energy, one, rest, masked, now.parameters, now);
-    found.w = weights(now.normalize, found.e, { ...now.parameters, own: now.own });
+    found.w = weights(now.normalize, found.e, now.parameters);
   } catch (error) {
     return { ...found, problem: error.message };
   }
@@ -423,7 +401,6 @@ export const TABLES = {
 const MOST_ROWS = 64;
 const USUAL = { sigma: 1, temperature: 1, alpha: 1.5, slope: 0.5 };
 const LEAST = { sigma: 0.05, temperature: 0.05, alpha: 1.05, slope: 0 };
-const OWN = "relu(e)^2 / sum(relu(e)^2)";
 
 /** One of the tables as a state of the view. */
 export function fresh(name) {
@@ -432,7 +409,6 @@ export function fresh(name) {
     table: name,
     energy,
     normalize,
-    own: OWN,
     positions,
     at,
     parameters: { ...USUAL, ...parameters },
@@ -454,11 +430,10 @@ export function sound(given) {
     const value = given.parameters?.[name];
     return [name, typeof value === "number" && value >= LEAST[name] ? value : usual];
   });
-  // Links made before there were positions and formulas have none of these.
+  // Links made before there were positions have none of these.
   const positions = Object.hasOwn(POSITIONS, given.positions ?? "") ? given.positions : "none";
   const at = Number.isInteger(given.at) && given.at >= 0 && given.at <= MOST_POSITION ? given.at : 0;
-  const own = text(given.own) ? given.own : OWN;
-  return { ...given, own, positions, at, parameters: Object.fromEntries(parameters) };
+  return { ...given, positions, at, parameters: Object.fromEntries(parameters) };
 }
 
 /** "300" → [300], "1, 2" → [1, 2]; anything else is a label and stays text. */

@@ -37,7 +37,6 @@ export const NORMALIZERS = {
   },
   Hard: { equation: "w = 1 for the best key", of: hard },
   Unnormalized: { title: "None: the sum Σ e v", equation: "w = e", of: (e) => e },
-  Own: { title: "Your own", equation: "w = f(e)", of: (e, { own }) => evaluated(own, e) },
 };
 
 // One energy per key; null for a key that is masked. `where` has the kind of positions and the query's own; key j has j.
@@ -100,103 +99,18 @@ function hard(e) {
   return e.map((_, j) => (j === best ? 1 : 0));
 }
 
-// A normalizer of one's own, written as a formula of the energies: "relu(e)^2 / sum(relu(e)^2)".
-// Parsed here, never handed to eval: links carry formulas, and links come from anywhere.
-
-const ELEMENTWISE = {
-  exp: Math.exp,
-  log: Math.log,
-  sqrt: Math.sqrt,
-  abs: Math.abs,
-  relu: (x) => Math.max(x, 0),
-  tanh: Math.tanh,
-  sigmoid: (x) => 1 / (1 + Math.exp(-x)),
-};
-const OVER_KEYS = {
-  sum: (all) => all.reduce((a, b) => a + b, 0),
-  mean: (all) => all.reduce((a, b) => a + b, 0) / all.length,
-  max: (all) => Math.max(...all),
-  min: (all) => Math.min(...all),
-};
-const OPERATORS = {
-  "+": (a, b) => a + b,
-  "-": (a, b) => a - b,
-  "*": (a, b) => a * b,
-  "/": (a, b) => a / b,
-  "^": (a, b) => a ** b,
-};
-const LEVELS = { "+": 1, "-": 1, "*": 2, "/": 2, "^": 3 }; // which of two operators comes first
-const DEEPEST = 64; // of brackets: more than anyone writes, fewer than would exhaust the stack
-
-export const FUNCTIONS = [...Object.keys(ELEMENTWISE), ...Object.keys(OVER_KEYS)];
-
-/** One weight per energy. Throws RangeError, with words for the reader, where the formula has no such value. */
-export function evaluated(text, energies) {
-  const tokens = text.match(/\d+\.?\d*(?:e[-+]?\d+)?|\.\d+|[a-z]+|\S/gi) ?? [];
-  let [at, depth] = [0, 0];
-  const next = () => tokens[at];
-  const zip = (name, a, b) => a.map((x, j) => OPERATORS[name](x, b[j]));
-
-  /** Operators of at least this level. A power is of what follows: 2^3^2 = 2^9, and −e^2 = −(e^2). */
-  function expression(least) {
-    if (++depth > DEEPEST) throw new RangeError("too many brackets");
-    let left = next() === "-" ? negated() : atom();
-    while (LEVELS[next()] >= least) {
-      const name = tokens[at++];
-      left = zip(name, left, expression(LEVELS[name] + (name === "^" ? 0 : 1)));
-    }
-    depth--;
-    return left;
-  }
-  function negated() {
-    at++;
-    return expression(LEVELS["^"]).map((x) => -x);
-  }
-  function atom() {
-    const token = tokens[at++];
-    if (token === "(") return bracketed();
-    if (token === "e") return energies;
-    if (token === "n") return energies.map(() => energies.length);
-    if (token !== undefined && /^[.\d]/.test(token)) return energies.map(() => Number(token));
-    if (!FUNCTIONS.includes(token)) throw new RangeError(wrong(token));
-    if (tokens[at++] !== "(") throw new RangeError(`${token} needs brackets: ${token}(e)`);
-    const inside = bracketed();
-    if (token in ELEMENTWISE) return inside.map(ELEMENTWISE[token]);
-    const over = OVER_KEYS[token](inside);
-    return inside.map(() => over);
-  }
-  function bracketed() {
-    const inside = expression(1);
-    if (tokens[at++] !== ")") throw new RangeError("a bracket is not closed");
-    return inside;
-  }
-
-  const weights = expression(1);
-  if (at < tokens.length) throw new RangeError(wrong(tokens[at]));
-  const odd = weights.findIndex((w) => !Number.isFinite(w));
-  if (odd >= 0) throw new RangeError(`the weight of an energy of ${energies[odd].toPrecision(4)} is no number`);
-  return weights;
-}
-
-function wrong(token) {
-  const known = `e (the energies), n (their number), ${FUNCTIONS.join(", ")}, + - * / ^ and brackets`;
-  return token === undefined ? "the formula ends too early" : `“${token}” is not understood here; there are ${known}`;
-}
-
 // Positions: what a query at position p and a key at position j are told about where they stand.
 // As regard.layers.SinusoidalPositions, regard.Rotary and regard.Alibi; tests/static/ holds the two together.
 
 /** Angles of the planes at a position: p · base^(−i/planes). */
 const angles = (position, planes) => Array.from({ length: planes }, (_, i) => position * ROTARY_BASE ** (-i / planes));
-const mean = (all) => all.reduce((a, b) => a + b, 0) / all.length;
-const cosines = (distance, width) => mean(angles(distance, width / 2).map(Math.cos));
 
 /** PE(p): sine and cosine take turns. */
-export const sinusoid = (position, width) =>
+const sinusoid = (position, width) =>
   angles(position, width / 2).flatMap((angle) => [Math.sin(angle), Math.cos(angle)]);
 
 /** A vector rotated in the planes (x_i, x_{i + d/2}). */
-export function rotated(vector, position) {
+function rotated(vector, position) {
   const planes = vector.length / 2;
   const turns = angles(position, planes);
   return vector.map((x, d) => {
@@ -206,8 +120,7 @@ export function rotated(vector, position) {
   });
 }
 
-// `vector` is what becomes of q or k at a position, `bias` what is added to the energy of a key `distance` = j − p away,
-// `row` the picture of one position, `byDistance` what is left of the energy of equal vectors, or the bias itself.
+// `vector` is what becomes of q or k at a position, `bias` what is added to the energy of a key `distance` = j − p away.
 export const POSITIONS = {
   none: { title: "None", equation: "", vector: (x) => x, bias: () => 0 },
   sinusoidal: {
@@ -216,10 +129,6 @@ export const POSITIONS = {
     even: true,
     vector: (x, position) => sinusoid(position, x.length).map((add, d) => x[d] + add),
     bias: () => 0,
-    row: sinusoid,
-    rows: "PE, one row per position",
-    byDistance: cosines,
-    curve: "PE(p) · PE(p + distance), by its length",
   },
   rotary: {
     title: "Rotary",
@@ -227,20 +136,12 @@ export const POSITIONS = {
     even: true,
     vector: rotated,
     bias: () => 0,
-    row: (position, width) => angles(position, width / 2).map(Math.cos),
-    rows: "cosines of the angles, one row per position",
-    byDistance: cosines,
-    curve: "what the rotation leaves of q · q",
   },
   alibi: {
     title: "ALiBi",
     equation: "e − m |p − j|",
     vector: (x) => x,
     bias: (distance, { slope }) => -slope * Math.abs(distance),
-    row: (position, width, { slope }) => Array.from({ length: width }, (_, j) => -slope * Math.abs(position - j)),
-    rows: "bias, one row per query, one column per key",
-    byDistance: (distance, _, { slope }) => -slope * Math.abs(distance),
-    curve: "what is added to the energy",
     parameter: { name: "slope", label: "slope m", least: 0.01, most: 2, start: 0.5 },
   },
 };
@@ -251,7 +152,7 @@ export const MOST_POSITION = 31;
 export function pythonCall(now, query, values) {
   if (!Array.isArray(query) || !values.every(Array.isArray)) return "";
   const energy = placed(now, made(now.energy, ENERGIES, now.parameters));
-  const normalize = now.normalize === "Own" ? "f" : made(now.normalize, NORMALIZERS, now.parameters);
+  const normalize = made(now.normalize, NORMALIZERS, now.parameters);
   const masked = now.rows.some((row) => row.masked);
   const mask = masked
     ? `, mask=torch.tensor([[${now.rows.map((row) => (row.masked ? "False" : "True")).join(", ")}]])`

@@ -1,9 +1,9 @@
 // The playground's picture: a curve over one number, a field over two, bars over more. The query and the entries drag.
-import { inks, makeAxes, makeBoard, place, polyline, shortened } from "../draw/canvas.js";
+import { inks, makeAxes, makeBoard, place, polyline } from "../draw/canvas.js";
 import { colored } from "../draw/colors.js";
 import { el } from "../draw/elements.js";
 import { figure, TABLES, written } from "./lookup.js";
-import { average, energies, MOST_POSITION, POSITIONS, weights } from "./lookup_formulas.js";
+import { average, energies, weights } from "./lookup_formulas.js";
 
 const MARGIN = { left: 48, right: 20, top: 20, bottom: 34 };
 const FIELD = 72; // cells of the field, across and down
@@ -102,10 +102,7 @@ export function makePlot(host, { context, ask, move }) {
   function answered(query) {
     const masked = now.rows.map((row) => Boolean(row.masked));
     return average(
-      weights(now.normalize, energies(now.energy, query, shown.keys, masked, now.parameters, now), {
-        ...now.parameters,
-        own: now.own,
-      }),
+      weights(now.normalize, energies(now.energy, query, shown.keys, masked, now.parameters, now), now.parameters),
       shown.values,
     )[0];
   }
@@ -232,93 +229,4 @@ function label(pen, text, x, y, { paper, ink }) {
   pen.fillRect(x - wide / 2, y - 12, wide, 16);
   Object.assign(pen, { fillStyle: ink, globalAlpha: 1 });
   pen.fillText(text, x, y);
-}
-
-// The picture of positions: the vectors of the first positions, and how much an energy changes with the distance.
-
-const WIDTH = 32; // components of the vectors in the picture: more than a table has, as many as a small model
-const COUNT = MOST_POSITION + 1;
-const CURVE_MARGIN = { left: 44, right: 14, top: 26, bottom: 30 };
-
-export function makePositionsPlot(host, { context }) {
-  let now = null;
-  const picture = el("div.positions-matrix");
-  const curve = el("div.positions-curve");
-  host.append(picture, curve);
-  const shown = () => now && now.positions !== "none";
-  const boards = [
-    makeBoard(picture, { role: "img" }, (pen, width, height) => shown() && matrix(pen, width, height, inks(host))),
-    makeBoard(curve, { role: "img" }, (pen, width, height) => shown() && byDistance(pen, width, height, inks(host))),
-  ];
-
-  function matrix(pen, width, height, colors) {
-    const part = POSITIONS[now.positions];
-    const rows = Array.from({ length: COUNT }, (_, p) => part.row(p, WIDTH, now.parameters));
-    const size = Math.max(1e-12, ...rows.flat().map(Math.abs));
-    const { left, top, right, bottom } = CURVE_MARGIN;
-    const [across, down] = [width - left - right, height - top - bottom];
-    heading(pen, part.rows, width, colors);
-    const tile = { data: rows.flat(), width: WIDTH, height: COUNT };
-    pen.imageSmoothingEnabled = false;
-    pen.drawImage(
-      colored(tile, (x) => (1 + x / size) / 2, context.palette.signedBytes),
-      left,
-      top,
-      across,
-      down,
-    );
-    const middleOf = (p) => top + ((p + 0.5) * down) / COUNT;
-    Object.assign(pen, { strokeStyle: colors.line, lineWidth: 1, fillStyle: colors.soft, textAlign: "right" });
-    pen.strokeRect(left - 0.5, top - 0.5, across + 1, down + 1);
-    for (const p of [0, 8, 16, 24]) pen.fillText(String(p), left - 8, middleOf(p) + 4);
-    Object.assign(pen, { fillStyle: colors.accent, textAlign: "right" });
-    const [edge, middle] = [left + across + 3, middleOf(now.at)];
-    pen.beginPath();
-    pen.moveTo(edge, middle);
-    pen.lineTo(edge + 9, middle - 6);
-    pen.lineTo(edge + 9, middle + 6);
-    pen.fill();
-    pen.fillText(`the query stands at ${now.at}`, width, height - 10);
-  }
-
-  function byDistance(pen, width, height, colors) {
-    const part = POSITIONS[now.positions];
-    const of = (distance) => part.byDistance(distance, WIDTH, now.parameters);
-    const points = Array.from({ length: 8 * COUNT + 1 }, (_, i) => -COUNT + i / 4).map((d) => [d, of(d)]);
-    const values = points.map((point) => point[1]);
-    const y = [Math.min(0, ...values), Math.max(0, ...values)];
-    const axes = makeAxes({ width, height, margin: CURVE_MARGIN, x: [-COUNT, COUNT], y });
-    const { X, Y } = axes;
-    heading(pen, part.curve, width, colors);
-    axes.grid(pen, colors, { across: false, below: [-24, -16, -8, 0, 8, 16, 24], words: figure });
-    Object.assign(pen, { strokeStyle: colors.accent, lineWidth: 2 });
-    polyline(
-      pen,
-      points.flatMap(([d, y]) => [X(d), Y(y)]),
-    );
-    now.rows.forEach((row, j) => {
-      if (row.masked || Math.abs(j - now.at) > COUNT) return;
-      dot(pen, X(j - now.at), Y(of(j - now.at)), 4.5, colors.ink, colors.paper);
-    });
-  }
-
-  function heading(pen, text, width, colors) {
-    Object.assign(pen, { font: `12px ${colors.font}`, fillStyle: colors.soft, textAlign: "left" });
-    pen.fillText(shortened(pen, text, width - CURVE_MARGIN.left), CURVE_MARGIN.left, 14);
-  }
-
-  return {
-    show(state) {
-      now = state;
-      host.hidden = !shown();
-      if (host.hidden) return;
-      const { title, rows, curve: words } = POSITIONS[now.positions];
-      boards[0].node.setAttribute("aria-label", `${title} positions. ${rows}; the query stands at ${now.at}`);
-      boards[1].node.setAttribute("aria-label", `${title} positions by distance: ${words}`);
-      for (const board of boards) board.ask();
-    },
-    close() {
-      for (const board of boards) board.close();
-    },
-  };
 }

@@ -3,20 +3,8 @@ import { fetchTrace } from "../data/sources.js";
 import { levelAt, Tiles, wordSource } from "../data/tiles.js";
 import { callOf, callPath, chosenQuery, fileParts, labelAt, layerTitle, sideOf } from "../data/tokens.js";
 import { clipped, inks, makeBoard, onPaper, painter, place, write } from "../draw/canvas.js";
-import { least, marks, SHADES, shader } from "../draw/colors.js";
-import {
-  answerLine,
-  callChoice,
-  choice,
-  count,
-  el,
-  exact,
-  headChoice,
-  number,
-  refill,
-  segments,
-  tick,
-} from "../draw/elements.js";
+import { least } from "../draw/colors.js";
+import { callChoice, choice, count, el, exact, headChoice, number, refill, tick } from "../draw/elements.js";
 import { AnswerChoice } from "./answer_choice.js";
 import { MapCamera, MapPanel } from "./one_head_map.js";
 
@@ -27,31 +15,14 @@ export const map = {
   hint: "Every weight of a head: zoom from all of it down to single tokens",
   needs: "trace",
   showsHead: true,
-  tour: {
-    title: "Two layers side by side",
-    text: "A square is one weight: the darker, the larger. Compare sets a second layer beside the first, and the page now goes through the layers. Zoom with the wheel, + and −.",
-    act: compareLayers,
-  },
   mount: (root, context) => new MapView(root, context),
 };
-
-/** What the tour does here: later layers beside the first. @param {TourStage} stage */
-async function compareLayers({ state, trace: { calls }, pause }) {
-  state.set({ call: calls[0].id, head: 0, map: {} });
-  for (const share of [0.5, 1]) {
-    await pause(1300);
-    const { id } = calls[Math.floor(share * (calls.length - 1))];
-    state.set({ map: { other: { call: id, head: 0 } } });
-  }
-}
 
 /** @typedef {{trace: Trace, call: Call, head: number, entry: number}} Target what a map shows */
 
 class MapView {
   /** Traces looked at beside the first, by id and entry; null while one is on its way. @type {Map<string, Trace | null>} */
   others = new Map();
-  /** The last search, and the position it led to. @type {{text: string, at: number} | null} */
-  searched = null;
 
   constructor(root, context) {
     this.context = context;
@@ -73,8 +44,8 @@ class MapView {
     );
     this.answerChoice = new AnswerChoice(context, () => this.update());
     root.replaceChildren(
-      el("div.controls.map-controls", this.controls.root, this.answerChoice.root),
-      el("div.split", ...this.columns, this.aside.answer.button, this.aside.root),
+      el("div.controls.folds.map-controls", this.controls.root, this.answerChoice.root),
+      el("div.split", ...this.columns, this.aside.root),
     );
     this.keys = mapKeys(this);
     this.update();
@@ -86,8 +57,18 @@ class MapView {
   get settings() {
     const given = this.context.state.get().map ?? {};
     const other = given.other && typeof given.other === "object" ? given.other : null;
-    const known = (value, names, usual) => (Object.hasOwn(names, value) ? value : usual);
-    return { ...given, other, pool: known(given.pool, POOLS, "max"), shade: known(given.shade, SHADES, "log") };
+    const _known = (value, names, usual) => (Object.hasOwn(names, value) ? value : usual);
+    return {
+      ...given,
+      other,
+      shade: this.shade,
+    };
+  }
+
+  /** As everywhere else the root, where single weights can be seen; of longer texts most are too small for it. */
+  get shade() {
+    const { queries, keys } = callOf(this.context.trace, this.context.state.get());
+    return Math.max(queries, keys) < 64 ? "root" : "log";
   }
 
   set(patch) {
@@ -156,15 +137,14 @@ class MapView {
     }
     const panel = this.panels[at];
     panel.board.node.setAttribute("aria-label", `Map of ${title.textContent}: arrow keys move, plus and minus zoom`);
-    const { pool } = this.settings;
     const words = this.byWords(call);
     const target = this.contributions(at) ? this.answerChoice.target : null;
-    const key = JSON.stringify([trace.id, call.id, head, entry, pool, words, target]);
+    const key = JSON.stringify([trace.id, call.id, head, entry, words, target]);
     if (this.shown[at] === key) return;
     this.shown[at] = key;
     const [query, side] = ["query", "key"].map((which) => sideOf(trace, call, which, words ? "word" : "token"));
     const path = callPath(trace, call);
-    const params = { head, pool, ...(target ?? { entry }) };
+    const params = { head, pool: "max", ...(target ?? { entry }) };
     const root = target ? `${path}/contributions` : path;
     const { source } = this.context;
     const sides = { query, key: side };
@@ -185,7 +165,7 @@ class MapView {
 
   /** What the panels and the aside draw. */
   look() {
-    const { pool, shade } = this.settings;
+    const { shade } = this.settings;
     const { palette } = this.context;
     const camera = this.camera.now;
     const titles = this.panels.map((_, at) => this.columns[at].children[0].textContent);
@@ -200,7 +180,6 @@ class MapView {
       level: this.level(camera),
       cross: this.cross,
       chosen: this.chosen(),
-      pool,
       shade,
       palette,
       coarse,
@@ -226,6 +205,7 @@ class MapView {
   draw() {
     for (const panel of this.panels) panel.board.ask();
     this.aside.draw();
+    this.context.drew();
   }
 
   // What one does
@@ -251,32 +231,22 @@ class MapView {
     if (!reading) return;
     const { query, key } = this.panels[0].sides;
     const [rows, columns] = reading.cell;
-    const many = rows * columns > 1 ? `, ${POOLS[this.settings.pool]} of ${rows} by ${columns}` : "";
+    const many = rows * columns > 1 ? `, largest of ${rows} by ${columns}` : "";
     const names = `query ${reading.row} ${query[reading.row]}, key ${reading.column} ${key[reading.column]}`;
     const value = this.contributions(0) ? number(reading.value) : exact(reading.value);
     this.context.announce(`${names}: ${value}${many}`);
   }
 
-  /** Jump to the next key that holds these letters, or to the next query where no key does; Enter again goes on. */
+  /** Jump to the next key that holds these letters; Enter again goes on. */
   find(text) {
-    const wanted = text.trim().toLowerCase();
-    if (!wanted) return;
     const { key, query } = this.panels[0].sides;
-    const matches = (labels) => labels.flatMap((label, at) => (label.toLowerCase().includes(wanted) ? [at] : []));
-    const [columns, rows] = [matches(key), matches(query)];
-    const places = columns.length ? columns : rows;
+    const places = key.flatMap((label, at) => (label.toLowerCase().includes(text.trim().toLowerCase()) ? [at] : []));
     if (!places.length) return this.context.announce(`“${text}” is not in this text`);
-    const after = this.searched?.text === wanted ? (this.searched?.at ?? -1) : -1;
-    const at = places.find((place) => place > after) ?? places[0];
-    this.searched = { text: wanted, at };
-    const place = {
-      row: rows.includes(at) ? at : (rows[0] ?? 0),
-      column: columns.includes(at) ? at : (columns[0] ?? 0),
-    };
-    this.camera.move({ x: place.column + 0.5, y: place.row + 0.5, scale: Math.max(this.camera.now.scale, 16) });
-    this.point(place);
-    const found = (columns.length ? key : query)[at];
-    this.context.announce(`${places.indexOf(at) + 1} of ${places.length}: ${found}, position ${at}`);
+    const at = places.find((place) => place > (this.cross?.column ?? -1)) ?? places[0];
+    const row = at < query.length ? at : 0; // the same word looking at itself
+    this.camera.move({ x: at + 0.5, y: row + 0.5, scale: Math.max(this.camera.now.scale, 16) });
+    this.point({ row, column: at });
+    this.context.announce(`${places.indexOf(at) + 1} of ${places.length}: ${key[at]}, position ${at}`);
   }
 
   nextHead(by) {
@@ -316,19 +286,23 @@ class MapView {
     });
   }
 
+  sentence() {
+    return this.aside.said;
+  }
+
   legend() {
     const { shade } = this.settings;
     const peak = this.contributions(0)?.peak;
     const words = `contribution to ${this.answerChoice.name}`;
     if (peak) return { signed: true, from: `−${number(peak)}`, to: number(peak), words };
     const from = shade === "log" ? `≤ ${number(least(this.shownTarget(0).call.keys))}` : "0";
-    const scale = { log: "logarithmic", root: "square-root", linear: "linear" }[shade];
+    const scale = { log: "logarithmic", root: "square-root" }[shade];
     return { from, to: "1", words: `weight, ${scale} scale` };
   }
 
   /** The cells in sight, of every map shown. */
   table() {
-    const { level, pool, titles } = this.look();
+    const { level, titles } = this.look();
     const cell = 2 ** level;
     const inSight = (from, to, most) => {
       const start = Math.max(0, Math.floor(from / cell)) * cell;
@@ -342,7 +316,7 @@ class MapView {
       const columns = inSight(from.column, to.column, call.keys);
       const rows = inSight(from.row, to.row, call.queries);
       return [
-        [`${titles[at]}, ${cell === 1 ? "weights" : `${POOLS[pool]} of ${cell} × ${cell}`}`],
+        [`${titles[at]}, ${cell === 1 ? "weights" : `largest of ${cell} × ${cell}`}`],
         ["", ...columns.map((column) => name(sides.key, column))],
         ...rows.map((row) => [
           name(sides.query, row),
@@ -360,11 +334,10 @@ class MapView {
   }
 
   drawn() {
-    const { camera, level, pool, shade, cross, chosen } = this.look();
+    const { camera, level, shade, cross, chosen } = this.look();
     return {
       camera,
       level,
-      pool,
       shade,
       cross,
       chosen,
@@ -390,11 +363,6 @@ class MapView {
   }
 }
 
-const POOLINGS = {
-  max: { title: "Largest", about: "a cell shows the largest of its weights" },
-  mean: { title: "Mean", about: "a cell shows the mean of its weights" },
-};
-
 class MapControls {
   /** `view` is the Map view. */
   constructor(view) {
@@ -410,14 +378,11 @@ class MapControls {
 
   show() {
     const { view } = this;
-    const { pool, shade, other } = view.settings;
+    const { other } = view.settings;
     const { call, head } = view.context.state.get();
-    const stamp = JSON.stringify([pool, shade, other, call, head, view.panels.length]);
-    const set = (name) => (value) => view.set({ [name]: value });
+    const stamp = JSON.stringify([other, call, head, view.panels.length]);
     refill(this.root, stamp, () => [
       ...this.choosers(0),
-      labelled("Cells show the", segments("Pooling", POOLINGS, pool, set("pool"))),
-      labelled("Colour scale", segments("Shade", SHADES, shade, set("shade"))),
       el("button", { onclick: () => view.camera.showAll() }, "Show all"),
       this.finder,
       tick("Compare", Boolean(other), (on) => view.compare(on), "a second head or model, moved in step (c)"),
@@ -449,11 +414,6 @@ class MapControls {
   }
 }
 
-/** Buttons with words before them. */
-function labelled(words, buttons) {
-  return el("span.field", el("span", words), buttons);
-}
-
 /** @returns {KeyBinding[]} */
 function mapKeys(view) {
   /** @type {[string, number, number][]} */
@@ -476,26 +436,19 @@ function mapKeys(view) {
   return [
     ...moves,
     { key: "+", text: "zoom in", run: () => view.camera.zoom(1.5) },
-    { key: "=", text: "", run: () => view.camera.zoom(1.5) },
     { key: "-", text: "zoom out", run: () => view.camera.zoom(1 / 1.5) },
     { key: "Home", text: "the whole head", run: () => view.camera.showAll() },
     { key: "[", text: "the head before", run: () => view.nextHead(-1) },
     { key: "]", text: "the next head", run: () => view.nextHead(1) },
     { key: ",", text: "the layer before", run: () => view.nextCall(-1) },
     { key: ".", text: "the next layer", run: () => view.nextCall(1) },
-    {
-      key: "p",
-      text: "largest or mean of a cell",
-      run: () => view.set({ pool: view.settings.pool === "max" ? "mean" : "max" }),
-    },
     { key: "c", text: "two heads in step", run: () => view.compare(!view.settings.other) },
   ];
 }
 
 const AROUND = 6; // tokens of context
-const POOLS = { max: "largest", mean: "mean" };
 
-/** `look()` is {panels, titles, camera, cross, pool, shade, palette, level, coarse: why it is not by words}. */
+/** `look()` is {panels, titles, camera, cross, shade, palette, level, coarse: why it is not by words}. */
 class MapAside {
   /** Pixels of a weight in the overview. @type {number} */
   scale;
@@ -504,7 +457,6 @@ class MapAside {
     this.look = look;
     this.reading = el("div.map-reading");
     this.caption = el("p.map-caption", { role: "status" });
-    const legend = el("div.map-legend");
     const overview = el("div.map-overview");
     const help = el(
       "p.quietly",
@@ -515,14 +467,10 @@ class MapAside {
       { "aria-label": "Reading", tabIndex: 0 },
       this.reading,
       this.caption,
-      legend,
       overview,
       help,
     );
-    this.answer = answerLine(this.root);
-    this.legend = makeBoard(legend, { role: "img", "aria-label": "From no weight to all of it" }, (pen, width) =>
-      this.drawLegend(pen, width),
-    );
+    this.said = "";
     this.overview = makeBoard(
       overview,
       { role: "img", "aria-label": "Where in the whole head this is" },
@@ -536,18 +484,16 @@ class MapAside {
 
   draw() {
     this.write();
-    this.legend.ask();
     this.overview.ask();
   }
 
   write() {
-    const { panels, level, pool, coarse, peak } = this.look();
+    const { panels, level, coarse, peak } = this.look();
     const what = peak(0) ? "contribution" : "weight";
     const side = count(2 ** level);
     const pending = panels.reduce((sum, panel) => sum + panel.tiles.pending, 0);
     const failed = panels.map((panel) => panel.tiles.failed(level)).find(Boolean);
-    const cell =
-      level === 0 ? `Each cell is one ${what}.` : `Each cell is the ${POOLS[pool]} of ${side} × ${side} ${what}s.`;
+    const cell = level === 0 ? `Each cell is one ${what}.` : `Each cell is the largest of ${side} × ${side} ${what}s.`;
     const share = Math.floor(100 * Math.min(...panels.map((panel) => panel.tiles.computed)));
     const walk =
       pending && level > 0 && share < 100 ? ` ${share} % of the head is computed; what is not is blank.` : "";
@@ -562,11 +508,11 @@ class MapAside {
   }
 
   readingOf() {
-    const { panels, titles, cross, pool, peak, answer } = this.look();
+    const { panels, titles, cross, peak, answer } = this.look();
     const found = cross ? panels.map((panel) => panel.read(cross)) : [];
     const first = found.find(Boolean);
     const { queries, keys } = panels[0].call;
-    this.answer.show("");
+    this.said = "";
     if (!first)
       return [
         el("h2", `${count(queries)} × ${count(keys)}`),
@@ -578,42 +524,20 @@ class MapAside {
     const what =
       rows * columns === 1
         ? `the ${noun}${to} of`
-        : `the ${POOLS[pool]} of ${count(rows)} × ${count(columns)} ${noun}s${to} of`;
+        : `the largest of ${count(rows)} × ${count(columns)} ${noun}s${to} of`;
     const numbers = found.map((one, at) => one && (peak(at) ? number(one.value) : exact(one.value)));
     const values = numbers.flatMap((text, at) => [
       text && panels.length > 1 ? el("p.quietly.map-of", titles[at]) : "",
       text ? el("p.map-value", { title: titles[at] }, text) : "",
     ]);
     const { query, key } = panels[0].sides;
-    this.answer.show(`${query[first.row]} → ${key[first.column]}: ${numbers.filter(Boolean).join(" and ")}`);
+    this.said = `${query[first.row]} → ${key[first.column]}: ${numbers.filter(Boolean).join(" and ")}`;
     return [
       ...values,
       el("p.quietly", what),
       ...around("query", first.row, rows, query),
       ...around("key", first.column, columns, key),
     ];
-  }
-
-  drawLegend(pen, width) {
-    const { shade, palette, panels, peak } = this.look();
-    const { soft, font } = inks(this.root);
-    const { keys } = panels[0].call;
-    const most = peak(0);
-    for (let x = 0; x < width; x++) {
-      pen.fillStyle = most ? palette.signed((2 * x) / width - 1) : palette.ramp(x / width);
-      pen.fillRect(x, 0, 1, 10);
-    }
-    Object.assign(pen, { fillStyle: soft, font: `11px ${font}` });
-    const scale = shader(shade, keys);
-    const short = (weight) =>
-      weight === 0 || weight >= 0.01 ? String(weight) : weight.toExponential(0).replace("e-", "e−");
-    const named = most
-      ? [-1, 0, 1].map((sign) => [(sign + 1) / 2, number(sign * most)])
-      : marks(shade, keys).map((weight) => [scale(weight), short(weight)]);
-    for (const [place, text] of named) {
-      const x = place * width;
-      write(pen, text, x, 24, { textAlign: x > width - 14 ? "right" : x < 14 ? "left" : "center" });
-    }
   }
 
   drawOverview(pen, width, height) {
@@ -640,7 +564,6 @@ class MapAside {
   }
 
   close() {
-    this.legend.close();
     this.overview.close();
   }
 }

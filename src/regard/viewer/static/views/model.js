@@ -14,7 +14,7 @@ import {
 } from "../data/tokens.js";
 import { context2d, inks, onPaper, shortened } from "../draw/canvas.js";
 import { colored } from "../draw/colors.js";
-import { answerLine, choice, counted, el, number, segments, table } from "../draw/elements.js";
+import { choice, counted, el, number, table } from "../draw/elements.js";
 
 /** Statistics and patterns of the traces that were looked at: they take a while to compute. */
 const known = new WeakMap();
@@ -26,22 +26,8 @@ export const model = {
   hint: "Every head of every layer: choose one to see it large",
   needs: "trace",
   tokensOnly: true,
-  tour: {
-    title: "All heads at once",
-    text: "Every head of every layer as a small map, with what it does below. The page now opens one after another; click any to see it large.",
-    act: openHeads,
-  },
   mount: (root, context) => new Model(root, context),
 };
-
-/** What the tour does here: a head of the first, the middle and the last layer. @param {TourStage} stage */
-async function openHeads({ state, trace: { calls }, pause }) {
-  for (const share of [0, 0.5, 1]) {
-    const { id, heads } = calls[Math.floor(share * (calls.length - 1))];
-    state.set({ call: id, head: Math.floor(share * (heads - 1)) });
-    await pause(1300);
-  }
-}
 
 class Model {
   /** @type {State} */
@@ -56,17 +42,14 @@ class Model {
       Array.from({ length: call.heads }, (_, head) => ({ call, head, values: {}, labels: [], badges: [], p: {} })),
     );
     this.sortBox = el("span");
-    this.pools = segments("Pooling", { max: "Largest", mean: "Mean" }, "max", (pool) =>
-      this.context.state.set({ pool: pool === "mean" ? "mean" : null }),
-    );
     this.maps = new SmallMaps(context, this.ending.signal, () => this.paint());
     this.note = el("p.quietly.small", { role: "status" });
     this.grid = el("div.thumbs", { role: "group", "aria-label": "Heads", "data-arrows": true });
     this.grid.addEventListener("keydown", (event) => this.rove(event));
     this.details = new HeadDetails(context, (cell, view) => this.go(cell, view));
     root.append(
-      el("div.controls", this.sortBox, el("span.field", el("span", "Cells show the"), this.pools)),
-      el("div.split", el("div.drawing.plain", this.note, this.grid), this.details.answer.button, this.details.root),
+      el("div.controls.folds", this.sortBox),
+      el("div.split", el("div.drawing.plain", this.note, this.grid), this.details.root),
     );
     for (const cell of this.cells) {
       cell.canvas = el("canvas", { width: SMALL_MAP_SIDE, height: SMALL_MAP_SIDE, "aria-hidden": "true" });
@@ -95,12 +78,8 @@ class Model {
         fail(error);
       }
     };
-    await Promise.all([this.loadMaps(), ask("stats", (stats) => this.addStats(stats))]);
+    await Promise.all([this.maps.load(this.state.entry ?? 0), ask("stats", (stats) => this.addStats(stats))]);
     await ask("patterns", (patterns) => this.addPatterns(patterns));
-  }
-
-  loadMaps() {
-    return this.maps.load(this.state.pool ?? "max", this.state.entry ?? 0);
   }
 
   addStats(found) {
@@ -129,8 +108,6 @@ class Model {
   update(state) {
     const before = this.state ?? {};
     this.state = state;
-    this.pools.show(state.pool ?? "max");
-    if (this.maps.maps && this.maps.pool !== (state.pool ?? "max")) this.loadMaps();
     const scored = this.cells.find((cell) => cell.scores)?.scores ?? {};
     const options = [
       ["", "layer and head"],
@@ -157,8 +134,7 @@ class Model {
     }
     if (this.theme !== this.context.theme) this.paint();
     if (!this.chosen) this.details.summary(this.cells.length);
-    else if (this.chosen !== this.details.shown || before.pool !== state.pool || before.entry !== state.entry)
-      this.details.show(this.chosen, state);
+    else if (this.chosen !== this.details.shown || before.entry !== state.entry) this.details.show(this.chosen, state);
     else this.details.describe(this.chosen);
   }
 
@@ -259,6 +235,10 @@ class Model {
     return modelPicture(this.order, rows, this.grid);
   }
 
+  sentence() {
+    return this.details.said;
+  }
+
   legend() {
     return { to: "largest", words: "each map from 0 to its own largest weight (square-root scale)" };
   }
@@ -302,8 +282,6 @@ const LONG = 1 << 26; // weights of a trace from which its maps are fetched laye
 class SmallMaps {
   /** All maps, head after head; undefined until some are here. @type {{data: Uint8Array, peaks: number[], note: string} | undefined} */
   maps;
-  /** The pooling of `maps`, or of those that are on their way. @type {string} */
-  pool;
 
   constructor(context, signal, changed) {
     this.context = context;
@@ -316,12 +294,11 @@ class SmallMaps {
     this.progress = "";
   }
 
-  /** Fetch those of a pooling, "max" or "mean"; of a long text layer by layer, and the page says how far they are. */
-  async load(pool, entry) {
+  /** Fetch them; of a long text layer by layer, and the page says how far they are. */
+  async load(entry) {
     const { source, fail } = this.context;
     const { calls } = this.trace;
-    const [side, params] = [SMALL_MAP_SIDE, { entry, size: SMALL_MAP_SIDE, pool }];
-    this.pool = pool;
+    const [side, params] = [SMALL_MAP_SIDE, { entry, size: SMALL_MAP_SIDE, pool: "max" }];
     const weights = calls.reduce((sum, { heads, queries, keys }) => sum + heads * queries * keys, 0);
     const long = weights > LONG && !source.holds;
     const asked = long ? calls.map(({ id }) => ({ ...params, call: id })) : [params];
@@ -331,7 +308,6 @@ class SmallMaps {
         this.progress = long ? `Computing the maps: ${done} of ${calls.length} layers are here.` : "";
         if (long) this.changed();
         const found = await source.array(`${this.base}/thumbs`, one, this.signal);
-        if (this.pool !== pool) return;
         maps.data.set(found.data, maps.peaks.length * side * side);
         maps.peaks.push(...(found.peaks ?? []));
         maps.note = found.note;
@@ -352,8 +328,7 @@ class SmallMaps {
     const [high, wide] = [0, 1].map((side) => Math.max(...per.map((one) => one[side])));
     if (high * wide === 1) return "A cell is one weight";
     const same = per.every((one) => one[0] === high && one[1] === wide);
-    const pool = this.pool === "mean" ? "mean" : "largest";
-    return `A cell is the ${pool} weight of ${same ? "about" : "up to"} ${high} × ${wide} tokens`;
+    return `A cell is the largest weight of ${same ? "about" : "up to"} ${high} × ${wide} tokens`;
   }
 }
 
@@ -370,7 +345,7 @@ class HeadDetails {
     this.context = context;
     this.go = go;
     this.root = el("aside.aside", { "aria-label": "The chosen head" });
-    this.answer = answerLine(this.root);
+    this.said = "";
     this.bigCanvas = el("canvas.big", { role: "img" });
     this.scale = el("p.quietly.small");
     this.chosen = el("p.finding", { hidden: true }); // where the word looks that was chosen in Heads
@@ -383,11 +358,11 @@ class HeadDetails {
   }
 
   /** The chosen head, large: the tile of the map that holds all of it, drawn again and again until it is computed whole. */
-  show(cell, { entry = 0, pool = "max" }) {
+  show(cell, { entry = 0 }) {
     this.shown = cell;
-    this.close(); // another head or pooling
+    this.close(); // another head
     const { source, trace } = this.context;
-    const asked = { head: cell.head, entry, pool };
+    const asked = { head: cell.head, entry, pool: "max" };
     this.tiles = new Tiles(source, callPath(trace, cell.call), cell.call, asked, () => this.paint());
     this.tiles.want([[this.tiles.top, 0, 0]]);
     this.chosen.hidden = true;
@@ -433,7 +408,7 @@ class HeadDetails {
     this.close();
     this.tiles = null;
     this.shown = null;
-    this.answer.show("");
+    this.said = "";
     this.root.replaceChildren(
       el("h2", this.context.trace.model || "Model"),
       el("p", `${counted(this.context.trace.calls.length, "layer")}, ${counted(heads, "head")}.`),
@@ -460,7 +435,7 @@ class HeadDetails {
       return row(name, [number(score), least(name), chance], cell.labels.includes(name), patternMeaning(name));
     });
     const findings = cell.badges.slice(0, 3).map(({ label }) => patternSentence(label, cell.scores?.[label]));
-    this.answer.show(`Head ${cell.name}${findings.length ? ` ${findings[0]}` : ", large"}`);
+    this.said = `Head ${cell.name}${findings.length ? ` ${findings[0]}` : ", large"}`;
     const parts = [
       el("h2", `Head ${cell.name}`, ...cell.badges.map(badge)),
       ...findings.map((finding) => el("p.finding", `This head ${finding}.`)),

@@ -71,7 +71,7 @@ class Neuron {
     this.pane = this.scroll.pane;
     this.paint = this.scroll.paint;
     this.line = el("p.footer");
-    root.append(el("div.controls", this.callBox, this.headBox, this.formula), this.box, this.line);
+    root.append(el("div.controls.folds", this.callBox, this.headBox, this.formula), this.box, this.line);
     this.pane.addEventListener("pointermove", (event) => this.point(this.under(event)));
     this.pane.addEventListener("pointerleave", () => this.point(null));
     this.pane.addEventListener("click", (event) => {

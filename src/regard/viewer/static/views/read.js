@@ -5,7 +5,6 @@ import { plain } from "../data/tokens.js";
 import { inks, onPaper, sheet, write } from "../draw/canvas.js";
 import { el, number, shareRow, tick } from "../draw/elements.js";
 import { drawFlow, shade } from "../draw/weight_pictures.js";
-import { labelContributions } from "./answer_choice.js";
 
 const EXAMPLE = "The soup was not bad, but I would not call the waiter friendly.";
 const KINDS = [
@@ -127,7 +126,6 @@ class Read {
       });
       return [el("h3.quietly", title), el("div.tokens", { "data-kind": kind }, ...spans), scale(result[kind])];
     });
-    const contributions = labelContributions(this.context, result);
     const none = result.weights ? [] : [el("p.quietly", "This model gives no word a weight of its own.")];
     return el(
       "section.card",
@@ -136,7 +134,6 @@ class Read {
       el("div.bars", ...bars),
       ...none,
       ...texts,
-      ...contributions,
     );
   }
 
@@ -179,7 +176,6 @@ class Read {
   drawn() {
     return {
       results: this.results,
-      toward: this.context.state.get().toward ?? null,
       shades: this.results.map((one) => KINDS.map(([kind]) => one[kind] && shades(one[kind]))),
     };
   }
@@ -194,23 +190,13 @@ function byWord(result) {
   const words = [];
   result.words.forEach((piece, at) => {
     if (at === 0 || /^[▁Ġ<]/.test(piece) || result.words[at - 1].startsWith("<"))
-      words.push({ text: "", weights: 0, static: 0, places: [] });
+      words.push({ text: "", weights: 0, static: 0 });
     const word = words[words.length - 1];
     word.text += piece;
-    word.places.push(at);
     for (const [kind] of KINDS) word[kind] += result[kind]?.[at] ?? 0;
   });
-  const groups = words.map((word) => word.places);
-  const contributions =
-    result.contributions &&
-    Object.fromEntries(
-      Object.entries(result.contributions).map(([label, numbers]) => [
-        label,
-        groups.map((places) => places.reduce((sum, at) => sum + numbers[at], 0)),
-      ]),
-    );
   const sums = Object.fromEntries(KINDS.map(([kind]) => [kind, result[kind] && words.map((word) => word[kind])]));
-  return { ...result, ...sums, contributions, words: words.map((word) => plain(word.text)) };
+  return { ...result, ...sums, words: words.map((word) => plain(word.text)) };
 }
 
 /** Weights as shares of the largest: a text's words are compared with one another. */

@@ -10,7 +10,7 @@ import { el, exact, makeDrop, number, shareCells } from "../draw/elements.js";
 export const sound = {
   name: "sound",
   title: "Sound",
-  hint: "Weights over a waveform: choose a sound, record one, or drop a WAV or FLAC on the page",
+  hint: "Weights over a waveform: choose a sound, or drop a WAV or FLAC on the page",
   needs: "listen",
   mount: (root, context) => new SoundView(root, context),
 };
@@ -30,7 +30,7 @@ class SoundView {
   constructor(root, context) {
     this.context = context;
     /** @type {AbortController | null} */
-    this.recording = null;
+    /** @type {any} */
     this.answer = null;
     this.at = null;
     this.asked = false;
@@ -44,13 +44,12 @@ class SoundView {
       failed: context.fail,
     });
     this.play = el("button", { hidden: true, onclick: () => this.toggle() }, "Play");
-    this.mic = el("button", { hidden: !navigator.mediaDevices, onclick: () => this.recordSound() }, "Record");
     this.samples = el("span.samples");
     this.status = el("p.status", { role: "status" });
     this.stage = el("div.drawing");
     this.heard = el("aside.aside", { "aria-label": "What was heard" }, el("p.quietly", NOTHING));
     root.replaceChildren(
-      el("div.controls", this.drop.root, this.samples, this.mic, this.play, this.status),
+      el("div.controls", this.drop.root, this.samples, this.play, this.status),
       el("div.split", this.stage, this.heard),
     );
     this.board = makeBoard(
@@ -75,23 +74,6 @@ class SoundView {
     const { sample } = this.settings;
     const first = samples.find(({ name }) => name === sample) ?? samples[0];
     if (first && !this.answer && !this.asked) await this.listen(first.file, first.name);
-  }
-
-  /** Three seconds from the microphone, or less where it is stopped. */
-  async recordSound() {
-    if (this.recording) return this.recording.abort();
-    this.recording = new AbortController();
-    this.mic.textContent = "Stop";
-    this.status.textContent = "Recording: say a digit …";
-    try {
-      await this.listen(await record(this.recording.signal));
-    } catch (error) {
-      this.context.fail(new Error(`There is no sound from the microphone: ${error.message}`));
-    } finally {
-      this.recording = null;
-      this.mic.textContent = "Record";
-      this.status.textContent = "";
-    }
   }
 
   get settings() {
@@ -243,7 +225,6 @@ class SoundView {
   }
 
   destroy() {
-    this.recording?.abort();
     this.request.end();
     cancelAnimationFrame(this.frame);
     this.audio.pause();
@@ -251,50 +232,4 @@ class SoundView {
     this.drop.close();
     this.board.close();
   }
-}
-
-const LONGEST = 3000; // milliseconds
-
-/** The sound of the microphone until `signal` ends it or three seconds are over. @param {AbortSignal} signal */
-async function record(signal) {
-  const stream = await navigator.mediaDevices.getUserMedia({ audio: true });
-  const recorder = new MediaRecorder(stream);
-  const parts = [];
-  recorder.addEventListener("dataavailable", (event) => parts.push(event.data));
-  const ended = new Promise((resolve) => recorder.addEventListener("stop", resolve));
-  recorder.start();
-  const end = AbortSignal.any([signal, AbortSignal.timeout(LONGEST)]);
-  if (end.aborted) recorder.stop();
-  end.addEventListener("abort", () => recorder.stop());
-  await ended;
-  for (const track of stream.getTracks()) track.stop();
-  const context = new AudioContext();
-  try {
-    const audio = await context.decodeAudioData(await new Blob(parts).arrayBuffer());
-    return wavFile(audio.getChannelData(0), audio.sampleRate);
-  } finally {
-    context.close();
-  }
-}
-
-/** Samples from −1 to 1 as a WAV file of 16 bits and one channel. @param {Float32Array} samples @param {number} rate */
-export function wavFile(samples, rate) {
-  const bytes = new DataView(new ArrayBuffer(44 + 2 * samples.length));
-  const write = (at, text) => [...text].forEach((letter, i) => bytes.setUint8(at + i, letter.charCodeAt(0)));
-  write(0, "RIFF");
-  bytes.setUint32(4, 36 + 2 * samples.length, true);
-  write(8, "WAVEfmt ");
-  bytes.setUint32(16, 16, true);
-  bytes.setUint16(20, 1, true); // PCM
-  bytes.setUint16(22, 1, true); // channels
-  bytes.setUint32(24, rate, true);
-  bytes.setUint32(28, 2 * rate, true);
-  bytes.setUint16(32, 2, true);
-  bytes.setUint16(34, 16, true);
-  write(36, "data");
-  bytes.setUint32(40, 2 * samples.length, true);
-  samples.forEach((sample, i) => {
-    bytes.setInt16(44 + 2 * i, Math.round(32767 * Math.max(-1, Math.min(1, sample))), true);
-  });
-  return new Blob([bytes.buffer], { type: "audio/wav" });
 }

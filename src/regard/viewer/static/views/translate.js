@@ -1,6 +1,6 @@
 // Translate: type a sentence, see it in the other language by several models, and where each looked for every word.
 import { plain, unknownNote } from "../data/tokens.js";
-import { inks, makeAxes, makeBoard, onPaper, polyline, shortened, write } from "../draw/canvas.js";
+import { inks, onPaper, write } from "../draw/canvas.js";
 import { bounded, el, number, segments, shareCells, slider, tick } from "../draw/elements.js";
 import { Alignment } from "../draw/weight_pictures.js";
 
@@ -23,7 +23,6 @@ class TranslateView {
     this.context = context;
     this.cards = [];
     this.answers = [];
-    this.curves = [];
     this.asked = "";
     this.models = context.about.models.filter((model) => model.task === "translate");
     const { text, beams } = this.settings;
@@ -58,10 +57,8 @@ class TranslateView {
       this.level,
       this.status,
     );
-    this.figure = el("div.length-figure");
-    root.replaceChildren(el("div.translate", this.input, this.examples(), controls, this.columns, this.figure));
+    root.replaceChildren(el("div.translate", this.input, this.examples(), controls, this.columns));
     this.update();
-    this.drawLengths();
   }
 
   /** This view's part of the state: {text, models, beams, pins: {side, list}, step, pieces}. */
@@ -105,15 +102,6 @@ class TranslateView {
     this.context.state.set({ translate: { ...this.context.state.get().translate, ...patch } });
   }
 
-  async drawLengths() {
-    try {
-      const { curves } = await this.context.source.get("/api/length");
-      if (!this.closed) this.curves = makeCurves(this.figure, this.context, curves);
-    } catch (error) {
-      this.context.fail(error);
-    }
-  }
-
   typed() {
     clearTimeout(this.waiting);
     this.waiting = setTimeout(() => this.set({ text: this.input.value, pins: null, step: null }), PAUSE);
@@ -143,7 +131,6 @@ class TranslateView {
     for (const [name, field] of this.ticks) field.show(models.includes(name));
     this.level.show(pieces ? "token" : "word");
     if (document.activeElement !== this.beams) this.beams.value = String(beams);
-    for (const board of this.curves) board.ask();
     const asked = JSON.stringify([text, models, beams]);
     if (asked !== this.asked) {
       this.asked = asked;
@@ -313,7 +300,6 @@ class TranslateView {
 
   destroy() {
     this.closed = true;
-    for (const board of this.curves) board.close();
     clearTimeout(this.waiting);
     for (const card of this.cards) card.close();
   }
@@ -553,88 +539,4 @@ export function copySummary(table) {
 function copySentence(generation) {
   const [written, copied] = [generation, 1 - generation].map((share) => share.toFixed(2));
   return el("p.quietly", `From the vocabulary with ${written} (p_gen), copied from the source with ${copied}.`);
-}
-
-// BLEU by the length of the sentence, with and without attention (Bahdanau et al. 2015, figure 2).
-//
-// GET /api/length answers {curves: [{data, translator, points: [[words in the source, BLEU, sentences], …]}]}.
-
-const EDGE = { left: 44, right: 96, top: 34, bottom: 40 };
-const NAMES = { seq2seq: "without attention", bahdanau: "Bahdanau", transformer: "Transformer" };
-const DASHES = [[], [6, 4], [2, 3]];
-
-/** One panel per corpus, side by side. */
-function makeCurves(host, context, curves) {
-  const corpora = [...new Set(curves.map((curve) => curve.data))];
-  const translators = [...new Set(curves.map((curve) => curve.translator))];
-  const color = (translator) => context.palette.head(translators.indexOf(translator));
-  host.replaceChildren(
-    el("h2", "How translators cope with length"),
-    el("p.story", "BLEU by the words of the sentence: without attention, long sentences are lost."),
-  );
-  const stages = el("div.curves");
-  host.append(stages);
-  const name = (translator) => NAMES[translator] ?? translator;
-  const boards = corpora.map((corpus) => {
-    const mine = curves.filter((curve) => curve.data === corpus);
-    const told = mine.map(({ translator, points }) => {
-      const numbers = points.map(([words, bleu]) => `${bleu} at ${words} words`);
-      return `${name(translator)}: ${numbers.join(", ")}`;
-    });
-    const stage = el("div");
-    stages.append(stage);
-    const label = `BLEU by length, ${corpus}. ${told.join(". ")}`;
-    return makeBoard(stage, { role: "img", "aria-label": label }, (pen, width, height) =>
-      drawPanel(pen, width, height, corpus, mine),
-    );
-  });
-
-  function drawPanel(pen, width, height, title, mine) {
-    const { ink, soft, line, font } = inks(host);
-    const most = Math.max(...mine.flatMap((curve) => curve.points.map(([, bleu]) => bleu)));
-    const lengths = mine.flatMap((curve) => curve.points.map(([words]) => words));
-    const x = [Math.min(...lengths), Math.max(...lengths)];
-    const axes = makeAxes({ width, height, margin: EDGE, x, y: [0, most] });
-    const { X, Y } = axes;
-    Object.assign(pen, { font: `600 13px ${font}`, fillStyle: ink, textAlign: "left" });
-    pen.fillText(shortened(pen, title, width - EDGE.left), EDGE.left, 16);
-    pen.font = `12px ${font}`;
-    axes.grid(pen, { line, soft }, { across: false });
-    write(pen, "words in the source", (X(x[0]) + X(x[1])) / 2, height - 6, { textAlign: "center" });
-    const labels = spread(
-      mine.map(({ translator, points }) => ({ translator, y: Y(points.at(-1)[1]), x: X(points.at(-1)[0]) })),
-    );
-    for (const { translator, points } of mine) {
-      Object.assign(pen, { strokeStyle: color(translator), fillStyle: color(translator), lineWidth: 2.5 });
-      pen.setLineDash?.(DASHES[translators.indexOf(translator) % DASHES.length]);
-      polyline(
-        pen,
-        points.flatMap(([words, bleu]) => [X(words), Y(bleu)]),
-      );
-      pen.setLineDash?.([]);
-      for (const [words, bleu] of points) {
-        pen.beginPath();
-        pen.arc(X(words), Y(bleu), 3.5, 0, 2 * Math.PI);
-        pen.fill();
-      }
-    }
-    pen.textAlign = "left";
-    for (const { translator, x, y } of labels) {
-      pen.fillStyle = color(translator);
-      name(translator)
-        .split(" ")
-        .forEach((word, i) => pen.fillText(word, x + 10, y + 4 + 14 * i));
-    }
-  }
-
-  return boards;
-}
-
-/** Labels at the ends of lines, moved apart where they would overlap. */
-function spread(labels) {
-  const sorted = [...labels].sort((a, b) => a.y - b.y);
-  sorted.forEach((label, i) => {
-    if (i > 0) label.y = Math.max(label.y, sorted[i - 1].y + 18);
-  });
-  return sorted;
 }
