@@ -119,10 +119,10 @@ def test_a_trace_from_a_stranger_is_checked_and_cannot_command_the_terminal(
         {"calls": [{**about["calls"][0], "batch": ["2"]}]},
         {"calls": [{x: y for x, y in about["calls"][0].items() if x != "form"}]},
     ):
-        file.write_text(json.dumps(about | wrong))
+        write_list(file, about | wrong)
         with pytest.raises(ValueError, match="is not valid"):
             regard.load_trace(tmp_path / "trace")
-    file.write_text(json.dumps(about | {"calls": [{**about["calls"][0], "form": {"tanh": True}}]}))
+    write_list(file, about | {"calls": [{**about["calls"][0], "form": {"tanh": True}}]})
     with pytest.raises(ValueError, match=r"does not match trace\.json"):
         _ = regard.load_trace(tmp_path / "trace")[0].kind
 

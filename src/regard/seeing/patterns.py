@@ -580,7 +580,8 @@ def strongest_links(seen: Seen, count: int = 12, entry: int = 0) -> list[TokenLi
         own = call.kind == "self"
         left = torch.tensor([own and _ends(seen, at, call.shape[-1]) for at in range(call.shape[-1])])
         for i, w, habit in Habits.of(entry_weights(call, entry), distances=own).blocks():
-            surplus, keys = (w - habit).masked_fill(left | (own & left[i, None]), 0).max(-1)  # [heads, rows]
+            out = left | left[i, None] if own else left
+            surplus, keys = (w - habit).masked_fill(out, 0).max(-1)  # [heads, rows]
             largest = surplus.flatten().topk(min(count, surplus.numel()))
             for value, at in zip(largest.values.tolist(), largest.indices.tolist(), strict=True):
                 head, row = divmod(at, len(i))
