@@ -104,7 +104,7 @@ def listener(folder: Path) -> None:
     model = Classifier(ClassifierConfig(0, len(tones.SHAPES), encoder, HeadConfig())).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for epoch in range(10):
-        for batch in Batches(encoded, sentences=32, seed=0, epoch=epoch):
+        for batch in Batches(encoded, tokens=32 * int(encoded.widths.max()), seed=0, epoch=epoch):
             loss = model.loss(batch)
             optimizer.zero_grad()
             (loss.total / loss.tokens).backward()

@@ -203,7 +203,7 @@ def test_captioners_learn_and_show_what_they_used(corpus: tuple[EncodedCorpus, T
     losses = []
     for epoch in range(8):
         nll = tokens = 0.0
-        for batch in Batches(encoded, sentences=32, epoch=epoch):
+        for batch in Batches(encoded, tokens=32 * int(encoded.widths.max()), epoch=epoch):
             loss = model.loss(batch)
             optimizer.zero_grad()
             (loss.total / loss.tokens).backward()
@@ -212,7 +212,7 @@ def test_captioners_learn_and_show_what_they_used(corpus: tuple[EncodedCorpus, T
         losses.append(nll / tokens)
     assert losses[-1] < 0.75 * losses[0], losses
     model.eval()
-    batch = next(iter(Batches(encoded, sentences=4)))
+    batch = next(iter(Batches(encoded, tokens=4 * int(encoded.widths.max()))))
     with torch.no_grad(), watch(model) as seen:
         decoded = model(batch.source, batch.source_lengths, batch.target[:, :-1], weights=True)
     crossing = [call for call in seen if call.kind == "cross"]

@@ -58,7 +58,7 @@ def built(reads: str, encoder: str, part: str) -> EncoderDecoder | Classifier:
 @pytest.mark.parametrize(("reads", "encoder", "part"), systems.cells(), ids=lambda name: str(name).replace(" ", "-"))
 def test_it_learns(reads: str, encoder: str, part: str) -> None:
     _, encoded = material(reads, part in systems.HEADS)
-    (batch,) = Batches(encoded, sentences=len(encoded))
+    (batch,) = Batches(encoded, tokens=1 << 30)
     model = built(reads, encoder, part)
     learns = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.Adam(learns, lr=RATES.get(encoder, 1e-2))
@@ -88,7 +88,7 @@ def test_no_kind_is_missing_from_the_table() -> None:
 def test_a_batch_without_a_pair_costs_nothing(reads: str, encoder: str, part: str) -> None:
     """What a process gets for which no pair is left: the others wait for its gradients."""
     _, encoded = material(reads, part in systems.HEADS)
-    batch = Batches(encoded, sentences=1, rank=len(encoded), world=len(encoded) + 1)[0]
+    batch = Batches(encoded, tokens=1 << 30, rank=len(encoded), world=len(encoded) + 1)[0]
     assert batch.rows.tolist() == [-1]
     model = built(reads, encoder, part)
     loss = model.loss(batch)

@@ -448,6 +448,8 @@ class OpenSoftmax:
 
     def _with_lead(self, piece: Piece, w: Tensor, v: Tensor, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The matrices with their leading axes as [*batch, heads]."""
+        if w.dim() == 2:
+            return w, v, out
         lead = self._lead(piece)
         if lead is not None:
             w, v, out = (x.unflatten(0, lead) for x in (w, v, out))

@@ -208,13 +208,12 @@ class ShadedText:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         colours = None if console.no_color else console.color_system
         peak = max(self.weights, default=0) or 1.0
+        if cell_style(1.0, colours) is None:
+            yield Text("  ".join(f"{printable(x)} {w:.2f}" for x, w in zip(self.words, self.weights, strict=True)))
+            return
         line = Text()
         for word, weight in zip(self.words, self.weights, strict=True):
-            style = cell_style(weight / peak, colours)
-            if style is None:
-                line.append(f"{printable(word)} {weight:.2f}  ")
-            else:
-                line.append(f" {printable(word)} ", style)
+            line.append(f" {printable(word)} ", cell_style(weight / peak, colours) or "")
         yield line
 
 

@@ -33,7 +33,10 @@ export const generation = {
   hint: "Token by token: what the model looked at while it wrote",
   needs: "trace",
   mount: (root, context) => {
-    const wrote = context.trace.calls.filter((call) => call.steps.length > 1);
+    const { trace } = context;
+    const wrote = trace.calls.filter(
+      (call) => call.steps.length > 1 && written(trace, call, sideOf(trace, call, "query", "token")).length,
+    );
     return wrote.length ? new Generation(root, context, wrote) : emptyGeneration(root, context);
   },
 };
