@@ -33,10 +33,7 @@ export const generation = {
   hint: "Token by token: what the model looked at while it wrote",
   needs: "trace",
   mount: (root, context) => {
-    const { trace } = context;
-    const wrote = trace.calls.filter(
-      (call) => call.steps.length > 1 && written(trace, call, sideOf(trace, call, "query", "token")).length,
-    );
+    const wrote = context.trace.calls.filter((call) => call.steps.length > 1 && written(context.trace, call).length);
     return wrote.length ? new Generation(root, context, wrote) : emptyGeneration(root, context);
   },
 };
@@ -494,7 +491,7 @@ export function given(trace, call) {
  *
  * A decoder's rows are named by what they write. In a language model row i is token i, and writes the one after it.
  */
-export function written(trace, call, side) {
+export function written(trace, call, side = sideOf(trace, call, "query", "token")) {
   if (call.query_side === "target") return side.labels.map((label, row) => ({ label, row, after: null }));
   const labels = (trace.sides[call.query_side] ?? side.tokens).map(plain); // the last is written and never read
   const out = [];
