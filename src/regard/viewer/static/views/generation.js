@@ -487,8 +487,8 @@ export function given(trace, call) {
   return call.query_side === "target" ? call.steps[0] : trace.prompt;
 }
 
-/** The tokens that were written, and the row in which each was: [{label, row, after}].
- *
+/** The tokens that were written, and the row in which each was.
+ * @returns {any[]} [{label, row, after}]
  * A decoder's rows are named by what they write. In a language model row i is token i, and writes the one after it.
  */
 export function written(trace, call, side = sideOf(trace, call, "query", "token")) {
