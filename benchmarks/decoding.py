@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks.timing import Row, alternate, row, write
-from regard.decoding import CTranslate2, export_ctranslate2, load_model_and_tokenizers
+from regard.decoding import CTranslate2, export_ctranslate2, model_folders
 from regard.decoding.translation import ModelEngine, read
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ MANY, ALONE = 64, 16  # sentences that are searched at once, and one after the o
 def rows(file: Path) -> Iterator[Row]:
     texts = [line.split("\t")[0] for line in file.read_text(encoding="utf-8").splitlines()[:MANY]]
     for name in MODELS:
-        loaded = load_model_and_tokenizers.load(name)
+        loaded = model_folders.load(name)
         sources, _ = read(loaded.tokenizers.source, texts)
         engines: dict[str, Any] = {"regard": ModelEngine(loaded.model)}
         with tempfile.TemporaryDirectory() as place:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.decoding import CTranslate2, export_ctranslate2, load_model_and_tokenizers, translate
+from regard.decoding import CTranslate2, export_ctranslate2, model_folders, translate
 from regard.training.scores import bleu
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def main() -> None:
     torch.set_num_threads(1)
     lines = options.file.read_text(encoding="utf-8").splitlines()[: options.sentences]
     sources, references = map(list, zip(*(line.split("\t")[:2] for line in lines), strict=True))
-    loaded = load_model_and_tokenizers.load(MODEL)
+    loaded = model_folders.load(MODEL)
     expected = list(translate(loaded.model, loaded.tokenizers, sources, beams=1))
     print(f"{MODEL}: torch BLEU {bleu([each.text for each in expected], references).value:.2f}")
     for kind in ("none", "int8"):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks.joeynmt_models import THEIR_IDS, theirs
-from regard.decoding import load_model_and_tokenizers, translate
+from regard.decoding import model_folders, translate
 from regard.decoding.translation import ON_CPU, ON_GPU
 from regard.models import EncoderDecoder, RecurrentDecoderConfig
 from regard.special_tokens import END, PAD
@@ -177,7 +177,7 @@ def main() -> None:
 
 
 def compare(name: str, device: torch.device, sentences: int | None, rounds: int) -> None:
-    loaded = load_model_and_tokenizers.load(name, str(device))
+    loaded = model_folders.load(name, str(device))
     if loaded.run is None or not isinstance(loaded.model, EncoderDecoder):
         raise ValueError(f"{name} is no run of a translator of ours")
     data = Run.open(loaded.run).recipe.data

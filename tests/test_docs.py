@@ -81,7 +81,7 @@ def test_the_recipes_of_the_classification_page_train(
 ) -> None:
     """Beside files as the page describes them, with fewer updates."""
     pytest.importorskip("pydantic")
-    from regard.decoding.load_model_and_tokenizers import load
+    from regard.decoding.model_folders import load
     from regard.training import fit, recipe_files
 
     monkeypatch.chdir(tmp_path)

@@ -41,7 +41,7 @@ LOADERS = {
     "data/tokenizer.py": "the `tokenizers` library, from JSON",
     "data/tokenizer_pair.py": "JSON; the kinds of readers are a fixed list",
     "decoding/ctranslate2.py": "CTranslate2's own binary format",
-    "decoding/load_model_and_tokenizers.py": "JSON and TOML",
+    "decoding/model_folders.py": "JSON and TOML",
     "demo.py": "a folder of a model of regard",
     "files.py": "JSON",
     "learn/check.py": "TOML of the package",
@@ -146,7 +146,7 @@ class TestPickles:
 
     @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.source.json"])
     def test_model(self, format: str, name: str, wire: Path, tmp_path: Path) -> None:
-        from regard.decoding import load_model_and_tokenizers as loader
+        from regard.decoding import model_folders as loader
 
         shipped = loader.SHIPPED / loader.shipped()[0]
         for file in shipped.iterdir():

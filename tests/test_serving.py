@@ -21,7 +21,7 @@ import httpx
 import torch
 
 from regard import serving
-from regard.decoding import load_model_and_tokenizers, translate
+from regard.decoding import model_folders, translate
 from regard.decoding.beam import check_step
 from regard.decoding.classification import classify
 from regard.seeing.align import translation_word_weights
@@ -236,7 +236,7 @@ def test_sigterm_lets_a_running_request_end() -> None:
 def test_translations_are_those_of_the_library(server: AppServer) -> None:
     status, answer = ask(server, "/translate", {"texts": TEXTS, "alignment": True, "best": 3})
     assert status == 200
-    loaded = load_model_and_tokenizers.load(MODEL)
+    loaded = model_folders.load(MODEL)
     how: Any = {"beams": 5, "best": 3, "weights": True}
     expected = translate(loaded.model, loaded.tokenizers, TEXTS, **how)
     for item, theirs in zip(answer["translations"], expected, strict=True):
@@ -266,7 +266,7 @@ def test_two_threads_compute_what_one_does(server: AppServer) -> None:
 
 
 def test_labels_with_weights() -> None:
-    loaded = load_model_and_tokenizers.load("opinions-lstm")
+    loaded = model_folders.load("opinions-lstm")
     texts = ["a wonderful film", "dull and far too long"]
     with served(ServedModel("opinions-lstm")) as server:
         status, answer = ask(server, "/classify", {"texts": texts, "alignment": True})

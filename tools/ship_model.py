@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.decoding import load_model_and_tokenizers
-from regard.decoding.load_model_and_tokenizers import SHIPPED
+from regard.decoding import model_folders
+from regard.decoding.model_folders import SHIPPED
 from regard.files import write_text
 from regard.training.evaluation import TaskEvaluation, evaluate_loaded, pairs_of_run
 from regard.training.recipe import recipe_toml
@@ -71,11 +71,11 @@ def scores(evaluation: TranslationEvaluation | TaskEvaluation) -> str:
 
 def ship(run_folder: str, name: str, sentences: int) -> Path:
     """The folder that was written; scored on at most this many sentences."""
-    loaded, run = load_model_and_tokenizers.load(run_folder), Run.open(Path(run_folder))
+    loaded, run = model_folders.load(run_folder), Run.open(Path(run_folder))
     recipe, folder = run.recipe, SHIPPED / name
     loaded.model.save_pretrained(folder, dtype=torch.float16)
     loaded.tokenizers.save(folder)
-    loaded.model = load_model_and_tokenizers.load(name).model  # the weights as they are stored
+    loaded.model = model_folders.load(name).model  # the weights as they are stored
     pairs, tokenised, _ = pairs_of_run(loaded)
     settings = {"beams": recipe.search.beams, "length_penalty": recipe.search.length_penalty}
     evaluation, _ = evaluate_loaded(loaded, pairs[:sentences], settings, tokens=None, tokenised=tokenised)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import regard
-from regard.decoding.load_model_and_tokenizers import load
+from regard.decoding.model_folders import load
 from regard.decoding.onnx import export_onnx
 from regard.viewer import guard
 from regard.viewer import trace_view as first_trace

@@ -112,13 +112,13 @@ def main() -> None:
     from PIL import Image
 
     from regard.data.corpora import scenes
-    from regard.decoding import load_model_and_tokenizers
+    from regard.decoding import model_folders
     from regard.decoding.classification import classify
 
     SAMPLES.mkdir(exist_ok=True)
     for name, scene in SCENES.items():
         Image.fromarray(scenes.picture(scene, PIXELS)).save(SAMPLES / f"{name}.png", optimize=True)
-    loaded = load_model_and_tokenizers.load("digits-cnn")
+    loaded = model_folders.load("digits-cnn")
     for name, segments in DIGITS.items():
         path = SAMPLES / f"{name}.wav"
         with wave.open(str(path), "wb") as file:

@@ -21,7 +21,7 @@ from .attention.attend import lookup
 from .attention.energies import Dot, InverseDistance
 from .attention.masks import causal
 from .attention.normalizers import Proportional
-from .decoding import load_model_and_tokenizers
+from .decoding import model_folders
 from .decoding.translation import translate
 from .files import write_text
 from .seeing.align import translation_word_weights
@@ -234,7 +234,7 @@ def translation_sections() -> Iterator[RenderableType]:
         column.overflow = "fold"
     translations = {}
     for name, shipped in MODELS.items():
-        loaded = load_model_and_tokenizers.load(shipped)
+        loaded = model_folders.load(shipped)
         translations[name] = list(translate(loaded.model, loaded.tokenizers, SENTENCES, weights=True))
     for number, sentence in enumerate(SENTENCES):
         rows.add_row(sentence, *(answer(translations[name][number].text) for name in MODELS), end_section=True)
@@ -277,7 +277,7 @@ def training_sections() -> Iterator[RenderableType]:
             start = time.perf_counter()
             run = fit(recipe, Path(folder) / recipe_name)
             seconds = time.perf_counter() - start
-            loaded = load_model_and_tokenizers.load(run.folder)
+            loaded = model_folders.load(run.folder)
             unseen = list(read(recipe.data, "test"))
             scored[name] = evaluate_translation(loaded.model, loaded.tokenizers, unseen, **loaded.search)[0], seconds
     rows = table("1,000 unseen sentences", *scored)

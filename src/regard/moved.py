@@ -13,8 +13,11 @@ if TYPE_CHECKING:
 MOVED = {
     "regard.data.corpora.phrasebook.lecture_sentences": "regard.data.corpora.phrasebook.lecture_grammar",
     "regard.data.inverse_document_frequency": "regard.data.tokenizer_pair",
+    "regard.decoding.explainable_answers": "regard.decoding.answer_scores",
+    "regard.decoding.load_model_and_tokenizers": "regard.decoding.model_folders",
     "regard.layers.log_mel": "regard.layers.sound",
     "regard.models.annotations": "regard.models.configurations",
+    "regard.models.decoders_by_tag": "regard.models.several_decoders",
     "regard.seeing.alignment.word_alignment": "regard.seeing.align",
     "regard.seeing.capture.huggingface_text_model": "regard.seeing.text_models",
     "regard.seeing.drawing.picture_overlay": "regard.seeing.figures",

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 from starlette.middleware.gzip import GZipMiddleware
 
 from . import __version__
-from .decoding import classification, load_model_and_tokenizers, translation
+from .decoding import classification, model_folders, translation
 from .decoding.beam import before_each_step
 from .decoding.classification import classify
 from .decoding.translation import read, translate
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from .decoding.load_model_and_tokenizers import PrecisionName
+    from .decoding.model_folders import PrecisionName
 
 BODY = 1 << 20
 """Bytes of a request."""
@@ -71,7 +71,7 @@ class ServedModel:
     ) -> None:
         self.name = name
         tasks = {"translate": translation, "classify": classification}
-        self.loaded = load_model_and_tokenizers.load(name, device, engine, wanted=tuple(tasks), precision=precision)
+        self.loaded = model_folders.load(name, device, engine, wanted=tuple(tasks), precision=precision)
         self.task: str = self.loaded.model.task
         if self.loaded.tokenizers.source.kind != "text":
             raise ValueError(f"{name} reads {self.loaded.tokenizers.source.kind}; `regard serve` serves models of text")

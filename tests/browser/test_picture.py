@@ -95,13 +95,13 @@ def own(captioner: Path, vision: Seen) -> Iterator[tuple[Server, str]]:
 
 def test_a_caption_appears_word_by_word(page: Page, own: tuple[Server, str], captioner: Path, scene: Path) -> None:
     from regard.data.corpora import scenes
-    from regard.decoding import load_model_and_tokenizers, translate
+    from regard.decoding import model_folders, translate
     from regard.seeing.align import caption_word_weights
 
     look(page, own[0], view="picture")
     page.set_input_files("input[type=file]", scene)
     drawing = drawn(page, "drawn.grid[0] === 8 && regard.state.get().picture?.sample === null")
-    loaded = load_model_and_tokenizers.load(captioner)
+    loaded = model_folders.load(captioner)
     (caption,) = translate(loaded.model, loaded.tokenizers, [str(scene)], **{**loaded.search, "weights": True})
     weights, words = caption_word_weights(caption)
     assert caption.text == next(iter(scenes.pairs(1))).target  # it learned, so it has something to say

@@ -9,7 +9,7 @@ import torch
 
 from regard.data import LabelSet, Tokenizer, TokenizerPair
 from regard.data.corpora import opinions
-from regard.decoding import load_model_and_tokenizers
+from regard.decoding import model_folders
 from regard.decoding.classification import classify
 from regard.models import Classifier, ClassifierConfig, HeadConfig, RecurrentEncoderConfig
 from regard.seeing.align import sum_by_word
@@ -50,7 +50,7 @@ def test_words_are_shaded_by_their_weights(page: Page, server: Server, folder: P
     page.keyboard.press("Enter")
     drawing = drawn(page, "drawn.results.length >= 2")  # there may be one that ships
     by_title = {one["title"]: at for at, one in enumerate(drawing["results"])}
-    loaded = load_model_and_tokenizers.load(str(folder / "attention"))
+    loaded = model_folders.load(str(folder / "attention"))
     (expected,) = classify(loaded.model, loaded.tokenizers, [TEXT], weights=True)
     at = by_title["By attention"]
     first, second = drawing["results"][at], drawing["results"][by_title["By last"]]

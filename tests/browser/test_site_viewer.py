@@ -14,7 +14,7 @@ import pytest
 
 from regard.data.corpora import phrasebook, scenes, tones
 from regard.data.media import SoundReader
-from regard.decoding import load_model_and_tokenizers
+from regard.decoding import model_folders
 from regard.viewer import model_routes as outputs
 from regard.viewer.answer_contributions import next_tokens
 from regard.viewer.inside import inside_view, neuron_view
@@ -135,7 +135,7 @@ def test_translations(viewer: Page, models: Library, name: str) -> None:
 def test_tokenizers(viewer: Page) -> None:
     texts = [pair.source for pair in phrasebook.pairs(100)] + ODD
     for name in (TRANSLATORS[0], "opinions-lstm"):
-        tokenizer = load_model_and_tokenizers.load(name).tokenizers.source
+        tokenizer = model_folders.load(name).tokenizers.source
         code = """async ([name, texts]) => {
           const { source } = await regard.source.live.model(name);
           return texts.map((text) => { const ids = source.encode(text); return [ids, source.decode(ids)]; });

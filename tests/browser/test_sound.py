@@ -72,13 +72,13 @@ def own(folders: list[Path]) -> Iterator[Server]:
 
 
 def test_a_sound_is_named_and_its_time_read(page: Page, own: Server, folders: list[Path], sound: Path) -> None:
-    from regard.decoding import load_model_and_tokenizers
+    from regard.decoding import model_folders
     from regard.decoding.classification import classify
 
     page.goto(f"{own.url}#view=sound")
     page.set_input_files("input[type=file]", sound)
     drawing = drawn(page, "drawn.label && !regard.state.get().sound")
-    loaded = load_model_and_tokenizers.load(folders[0])
+    loaded = model_folders.load(folders[0])
     (named,) = classify(loaded.model, loaded.tokenizers, [str(sound)], weights=True)  # type: ignore[arg-type]
     assert drawing["label"] == named.label
     assert page.inner_text(".heard") == named.label
@@ -99,12 +99,12 @@ def test_a_sound_is_named_and_its_time_read(page: Page, own: Server, folders: li
 
 
 def test_letters_have_weights_of_their_own(page: Page, own: Server, folders: list[Path], sound: Path) -> None:
-    from regard.decoding import load_model_and_tokenizers, translate
+    from regard.decoding import model_folders, translate
 
     page.goto(f"{own.url}#view=sound")
     page.set_input_files("input[type=file]", sound)
     drawn(page, "drawn.label && !regard.state.get().sound")
-    loaded = load_model_and_tokenizers.load(folders[1])
+    loaded = model_folders.load(folders[1])
     (spelled,) = translate(loaded.model, loaded.tokenizers, [str(sound)], **{**loaded.search, "weights": True})  # type: ignore[arg-type]
     assert spelled.weights is not None
     letters = page.locator(".aside .word")

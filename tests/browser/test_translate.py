@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from regard.decoding import load_model_and_tokenizers, translate
+from regard.decoding import model_folders, translate
 from tests.support.browser_page import drawn, link, look, open_view, settle
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ MODELS = ["tatoeba-bahdanau-en-fr", "tatoeba-transformer-en-fr"]
 
 
 def expected(name: str, text: str, beams: int) -> Translation:
-    loaded = load_model_and_tokenizers.load(name)
+    loaded = model_folders.load(name)
     how: Any = {**loaded.search, "beams": beams, "weights": True}
     return next(iter(translate(loaded.model, loaded.tokenizers, [text], **how)))  # type: ignore[arg-type]
 

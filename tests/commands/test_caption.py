@@ -15,7 +15,7 @@ from regard.commands.run_models import CAPTIONER
 from regard.data import Tokenizer, TokenizerPair
 from regard.data.corpora import scenes
 from regard.data.media import FORMATS, PictureReader
-from regard.decoding.load_model_and_tokenizers import shipped
+from regard.decoding.model_folders import shipped
 from regard.models import EncoderDecoder, EncoderDecoderConfig, GridEncoderConfig, ShowAttendTellDecoderConfig
 from regard.seeing.figures import MAX_WORDS
 

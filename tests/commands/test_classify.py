@@ -14,7 +14,7 @@ from regard.commands.run_models import SOUND_MODEL, TEXT_MODEL
 from regard.data import LabelSet, Tokenizer, TokenizerPair
 from regard.data.corpora import opinions, photos_and_spoken_digits, tones
 from regard.data.media import SoundReader
-from regard.decoding.load_model_and_tokenizers import shipped
+from regard.decoding.model_folders import shipped
 from regard.models import (
     Classifier,
     ClassifierConfig,

@@ -15,7 +15,7 @@ from regard.data import LabelSet, Tokenizer, TokenizerPair
 from regard.data.corpora import opinions, scenes
 from regard.data.media import PictureReader
 from regard.data.tokenizer_pair import EmptyReader
-from regard.decoding import load_model_and_tokenizers, translate
+from regard.decoding import model_folders, translate
 from regard.models import (
     EncoderDecoder,
     EncoderDecoderConfig,
@@ -171,7 +171,7 @@ def test_models_that_do_not_translate_are_searched_as_asked_and_their_answers_ke
         assert f" target tokens, beams {beams}, length penalty " in out
         assert f"wrote {saved}" in out
         loaded, names = (
-            load_model_and_tokenizers.load(captioner),
+            model_folders.load(captioner),
             [pair.source for pair in scenes.pairs(4, split="test")],
         )
         said = translate(loaded.model, loaded.tokenizers, names, **{**loaded.search, "beams": beams})

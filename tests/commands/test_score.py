@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from regard.commands import app
-from regard.decoding import load_model_and_tokenizers, translate
+from regard.decoding import model_folders, translate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ def run(*arguments: str) -> str:
 
 
 def test_a_translation_scores_what_the_search_says(tmp_path: Path) -> None:
-    loaded = load_model_and_tokenizers.load(MODEL)
+    loaded = model_folders.load(MODEL)
     (best,) = translate(loaded.model, loaded.tokenizers, ["i am a student"], beams=2)
     line = run("score", "--model", MODEL, "i am a student", best.text)
     logprob, tokens = line.split()

@@ -14,7 +14,7 @@ import torch
 
 from regard import cli
 from regard.data import Tokenizer, TokenizerPair
-from regard.decoding import Hypothesis, Translation, load_model_and_tokenizers, translate
+from regard.decoding import Hypothesis, Translation, model_folders, translate
 from tests.support.command_line import command_output, run_command
 from tests.support.small_translators import TEXTS, save_exported_run, save_run, small_translator, text_tokenizers
 
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_arguments(folder: Path, tokenizers: TokenizerPair) -> None:
     out = command_output("translate", "--model", str(folder), TEXTS[0], TEXTS[1])
-    loaded = load_model_and_tokenizers.load(folder)
+    loaded = model_folders.load(folder)
     expected = translate(loaded.model, tokenizers, TEXTS[:2], beams=2, length_penalty=0.5)
     assert out.splitlines() == [t.text for t in expected]
 
@@ -42,7 +42,7 @@ def test_arguments(folder: Path, tokenizers: TokenizerPair) -> None:
 def test_bfloat16() -> None:
     texts = ["I have two brothers.", "Where is the library?", "She does not like coffee."]
     for model in ("tatoeba-transformer-en-fr", "tatoeba-bahdanau-en-fr"):
-        loaded = load_model_and_tokenizers.load(model, precision="bfloat16")
+        loaded = model_folders.load(model, precision="bfloat16")
         assert {x.dtype for x in loaded.model.parameters()} == {torch.bfloat16}
         common = ("translate", "--model", model, *texts)
         out = command_output(*common, "--precision", "bfloat16")
@@ -62,9 +62,9 @@ def test_ctranslate2_translates_as_torch_does(tmp_path: Path) -> None:
 
 def test_bfloat16_is_for_translators_in_torch(folder: Path) -> None:
     with pytest.raises(ValueError, match="precision bfloat16 is for the engine torch"):
-        load_model_and_tokenizers.load(folder, engine="ctranslate2", precision="bfloat16")
+        model_folders.load(folder, engine="ctranslate2", precision="bfloat16")
     with pytest.raises(ValueError, match="precision bfloat16 is for translators; opinions-lstm is none"):
-        load_model_and_tokenizers.load("opinions-lstm", precision="bfloat16")
+        model_folders.load("opinions-lstm", precision="bfloat16")
 
 
 def test_a_file_a_pipe_and_arguments_say_the_same(folder: Path, tmp_path: Path) -> None:

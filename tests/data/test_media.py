@@ -19,7 +19,7 @@ from regard.data import media, tokenizer_pair
 from regard.data.corpora import photos_and_spoken_digits as published
 from regard.data.corpora import tones
 from regard.data.media import PictureReader, SoundReader, resample, unheard
-from regard.decoding.load_model_and_tokenizers import SHIPPED
+from regard.decoding.model_folders import SHIPPED
 from tests.support.paths import SHARED
 
 READ = PictureReader(32)

@@ -18,7 +18,7 @@ from regard.decoding import (
     CTranslate2,
     Sample,
     export_ctranslate2,
-    load_model_and_tokenizers,
+    model_folders,
     translate,
 )
 from regard.decoding import ctranslate2 as ctranslate2_engine
@@ -90,11 +90,11 @@ def test_greedy_translations_are_the_same_tokens(
 
 
 @pytest.mark.skipif(
-    load_model_and_tokenizers.DEFAULT not in load_model_and_tokenizers.shipped(),
+    model_folders.DEFAULT not in model_folders.shipped(),
     reason="the Transformer does not ship yet",
 )
 def test_the_model_that_ships_says_the_same_to_500_sentences(tmp_path: Path) -> None:
-    folder, _ = load_model_and_tokenizers.find(load_model_and_tokenizers.DEFAULT)
+    folder, _ = model_folders.find(model_folders.DEFAULT)
     model, tokenizers = EncoderDecoder.from_pretrained(folder), TokenizerPair.load(folder)
     engine = CTranslate2(export_ctranslate2(model, tokenizers, tmp_path / "fast"), tokenizers)
     texts = [pair.source for pair in phrasebook.pairs(500, seed=1)]
@@ -196,26 +196,26 @@ def test_a_model_that_ships_is_written_into_the_current_folder(
     shipped, here = tmp_path / "shipped", tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    monkeypatch.setattr(load_model_and_tokenizers, "SHIPPED", shipped)
+    monkeypatch.setattr(model_folders, "SHIPPED", shipped)
     for model in (shipped / "small", here / "run" / "model"):
         transformer(len(tokenizers.source)).save_pretrained(model)
         tokenizers.save(model)
     before = sorted(shipped.rglob("*"))
     with pytest.raises(ValueError, match="no folder small-ctranslate2; write it with: regard export small"):
-        load_model_and_tokenizers.load("small", engine="ctranslate2")
+        model_folders.load("small", engine="ctranslate2")
     for name, written in (("small", "small-ctranslate2"), ("run", "run/ctranslate2")):
         monkeypatch.setattr(sys, "argv", ["regard", "export", name])
         with pytest.raises(SystemExit) as left:
             cli.main()
         assert not left.value.code
         assert capsys.readouterr().out.startswith(f"wrote {written} (")
-        assert str(load_model_and_tokenizers.load(name, engine="ctranslate2").folder) == written
+        assert str(model_folders.load(name, engine="ctranslate2").folder) == written
     assert sorted(shipped.rglob("*")) == before
 
 
 def test_int8_translates_nearly_the_same(tmp_path: Path) -> None:
     """Of 200 sentences of the test set, 198 were the same; the file is less than half as large."""
-    loaded = load_model_and_tokenizers.load("tatoeba-transformer-en-fr")
+    loaded = model_folders.load("tatoeba-transformer-en-fr")
     sentences = ["Where is the library?", "It is raining.", "I like this red car.", "What time is it?", "He is tired."]
     folders = [
         export_ctranslate2(loaded.model, loaded.tokenizers, tmp_path / kind, quantization=kind)  # type: ignore[arg-type]

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 pytest.importorskip("ctranslate2", reason="needs the extra `export`")
 
 from regard.commands import app
-from regard.decoding import load_model_and_tokenizers
-from regard.decoding.load_model_and_tokenizers import (
+from regard.decoding import model_folders
+from regard.decoding.model_folders import (
     exported_weights,
     is_outdated,
     outdated_exports,
@@ -51,33 +51,33 @@ def test_an_export_of_other_weights_is_refused(run: Path) -> None:
     command("export", str(run), "--force")
     exported = run / "ctranslate2"
     assert exported_weights(exported) == weights_sha256(run / "model" / "model.safetensors")
-    assert load_model_and_tokenizers.load(run, engine="ctranslate2").run == run
+    assert model_folders.load(run, engine="ctranslate2").run == run
     train_on(run)
     message = rf"ctranslate2 was exported from other weights than .*: regard export {run} --force"
     with pytest.raises(ValueError, match=message):
-        load_model_and_tokenizers.load(run, engine="ctranslate2")
-    assert load_model_and_tokenizers.load(exported, engine="ctranslate2").folder == exported, "it is named itself"
+        model_folders.load(run, engine="ctranslate2")
+    assert model_folders.load(exported, engine="ctranslate2").folder == exported, "it is named itself"
     command("export", str(run), "--force")
-    load_model_and_tokenizers.load(run, engine="ctranslate2")
+    model_folders.load(run, engine="ctranslate2")
 
 
 def test_an_export_without_a_record_is_used_until_its_model_is_replaced(run: Path) -> None:
     (run / "ctranslate2" / "export.json").unlink(missing_ok=True)
     train_on(run)
-    load_model_and_tokenizers.load(run, engine="ctranslate2")
+    model_folders.load(run, engine="ctranslate2")
     record_run_exports(run, run / "model")
     assert not is_outdated(run / "ctranslate2", run / "model")
     train_on(run)
     assert outdated_exports(run, run / "model") == {"ctranslate2": run / "ctranslate2"}
     with pytest.raises(ValueError, match="was exported from other weights"):
-        load_model_and_tokenizers.load(run, engine="ctranslate2")
+        model_folders.load(run, engine="ctranslate2")
 
 
 def test_a_damaged_record_counts_as_outdated(run: Path) -> None:
     (run / "ctranslate2" / "export.json").write_text("{")
     assert outdated_exports(run, run / "model") == {"ctranslate2": run / "ctranslate2"}
     with pytest.raises(ValueError, match=r"export\.json is not JSON.*export to .*ctranslate2 again"):
-        load_model_and_tokenizers.load(run, engine="ctranslate2")
+        model_folders.load(run, engine="ctranslate2")
 
 
 def test_force_replaces_an_export_and_nothing_else(run: Path, tmp_path: Path) -> None:

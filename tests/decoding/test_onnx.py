@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from regard.commands import app
-from regard.decoding import load_model_and_tokenizers, translate
+from regard.decoding import model_folders, translate
 from regard.decoding.onnx import export_onnx
 from regard.models import (
     BagEncoderConfig,
@@ -140,10 +140,10 @@ def test_a_graph_that_computes_something_else_is_an_error(tmp_path: Path, monkey
     assert not (tmp_path / "onnx").exists()
 
 
-@pytest.mark.parametrize("name", [name for name in load_model_and_tokenizers.shipped() if "tatoeba" in name])
+@pytest.mark.parametrize("name", [name for name in model_folders.shipped() if "tatoeba" in name])
 def test_shipped_translators_write_the_same(name: str, tmp_path: Path) -> None:
     """Greedy search over the graphs gives the tokens and weights of our own, and tied weights are stored once."""
-    loaded = load_model_and_tokenizers.load(name)
+    loaded = model_folders.load(name)
     folder = export_onnx(loaded.model, loaded.tokenizers, tmp_path / "onnx")
     largest = max((folder / f"{part}.onnx").stat().st_size for part in ("encoder", "decoder"))
     assert largest < 0.8 * (loaded.folder / "model.safetensors").stat().st_size
@@ -155,13 +155,13 @@ def test_shipped_translators_write_the_same(name: str, tmp_path: Path) -> None:
 
 
 def test_an_existing_folder_is_refused(tmp_path: Path) -> None:
-    loaded = load_model_and_tokenizers.load("opinions-lstm")
+    loaded = model_folders.load("opinions-lstm")
     with pytest.raises(ValueError, match="is there already"):
         export_onnx(loaded.model, loaded.tokenizers, tmp_path)
 
 
 def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = load_model_and_tokenizers.load("opinions-lstm")
+    loaded = model_folders.load("opinions-lstm")
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ValueError, match=r"pip install 'regard\[export\]'"):
         export_onnx(loaded.model, loaded.tokenizers, tmp_path / "onnx")

@@ -107,7 +107,7 @@ def _damage_tensors(file: Path, chance: Random) -> None:
 
 
 def model_folders(chance: Random, folder: Path) -> None:
-    from regard.decoding import load_model_and_tokenizers as loader
+    from regard.decoding import model_folders as loader
 
     shipped = loader.SHIPPED / chance.choice(["digits-cnn", "opinions-lstm", "scenes-soft", "tatoeba-bahdanau-en-fr"])
     model = folder / "model"
@@ -244,7 +244,7 @@ def read_trace(folder: Path, changes: dict[str, Any]) -> None:
 
 def read_model(folder: Path, shipped: str, changes: dict[str, Any]) -> None:
     """Load a model that ships after its config.json was changed."""
-    from regard.decoding import load_model_and_tokenizers as loader
+    from regard.decoding import model_folders as loader
 
     shutil.copytree(loader.SHIPPED / shipped, folder / "model")
     file = folder / "model" / "config.json"

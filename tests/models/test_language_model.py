@@ -190,7 +190,7 @@ def test_settings_that_need_a_source_are_refused() -> None:
 def test_a_run_is_measured_on_the_held_out_text_and_writes_on(tmp_path: Path) -> None:
     """That every recipe of ours trains is tested in tests/training/test_recipe_files.py."""
     pytest.importorskip("pydantic")
-    from regard.decoding import generate, load_model_and_tokenizers
+    from regard.decoding import generate, model_folders
     from regard.training import fit, recipe_files
 
     small = ["data.sentences=100", "data.longest=32", "training.tokens=256", "training.updates=8", "training.warmup=2"]
@@ -199,7 +199,7 @@ def test_a_run_is_measured_on_the_held_out_text_and_writes_on(tmp_path: Path) ->
     with run.metrics.open(encoding="utf-8", newline="") as file:
         losses = [float(line["valid_nll"]) for line in csv.DictReader(file) if line["valid_nll"]]
     assert losses[1] < losses[0]
-    loaded = load_model_and_tokenizers.load(run.folder)
+    loaded = model_folders.load(run.folder)
     assert isinstance(loaded.model, EncoderDecoder)
     held_out = EncodedCorpus.load(run.data / "valid")
     with torch.no_grad():

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard.decoding import load_model_and_tokenizers as loader
+from regard.decoding import model_folders as loader
 from regard.models import EncoderDecoder, load
 from regard.models.saved_weights import best_or_newest, snapshot_file, snapshot_files, snapshot_update
 from regard.training import Run

@@ -10,7 +10,7 @@ import torch
 from regard import load_trace, watch
 from regard.attention.energies import DotForm, TanhForm
 from regard.data import Tokenizer, TokenizerPair
-from regard.decoding import load_model_and_tokenizers, translate
+from regard.decoding import model_folders, translate
 from regard.models import (
     EncoderDecoder,
     EncoderDecoderConfig,
@@ -78,7 +78,7 @@ def test_two_sentences_in_one_block_are_not_one_generation() -> None:
 
 
 def test_a_shipped_recurrent_translator_shows_queries_and_keys(tmp_path: Path) -> None:
-    loaded = load_model_and_tokenizers.load("tatoeba-bahdanau-en-fr")
+    loaded = model_folders.load("tatoeba-bahdanau-en-fr")
     with watch(loaded.model) as seen:
         (plain,) = translate(loaded.model, loaded.tokenizers, ["The cat sleeps."], beams=1)
     (translation,) = translate(loaded.model, loaded.tokenizers, ["The cat sleeps."], beams=1, weights=True)

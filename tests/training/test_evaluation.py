@@ -11,7 +11,7 @@ import torch
 
 from regard.data import Pair, Tokenizer, TokenizerPair
 from regard.data.corpora import tones
-from regard.decoding import load_model_and_tokenizers
+from regard.decoding import model_folders
 from regard.models import EncoderDecoder, EncoderDecoderConfig, NoEncoderConfig, TransformerDecoderConfig
 from regard.seeing.align import best_links
 from regard.special_tokens import BEGIN, END
@@ -62,7 +62,7 @@ def test_columns_of_a_run(columns: str, header: str, expected: tuple[int | str, 
     (run / "recipe.toml").write_text(f"[data]\ncolumns = {columns}\n", encoding="utf-8")
     file = tmp_path / "pairs.csv"
     file.write_text(f"{header}\nle chat,the cat{',0-0' * (header.count(',') == 2)}\n", encoding="utf-8")
-    found = default_columns(load_model_and_tokenizers.load(run), file)
+    found = default_columns(model_folders.load(run), file)
     assert found == expected
     if found != (0, 1):
         pairs = pairs_of_file(file, "translate", found)
@@ -71,14 +71,14 @@ def test_columns_of_a_run(columns: str, header: str, expected: tuple[int | str, 
 
 def test_a_recipe_that_cannot_be_read(tmp_path: Path) -> None:
     run = save_run(tmp_path / "run")
-    loaded = load_model_and_tokenizers.load(run)
+    loaded = model_folders.load(run)
     (run / "recipe.toml").write_text("[data\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"recipe\.toml is not a recipe: .*--columns"):
         default_columns(loaded, tmp_path / "pairs.csv")
 
 
 def test_a_sound_that_is_too_long_is_named_by_its_frames() -> None:
-    tokenizers = load_model_and_tokenizers.load("digits-cnn").tokenizers
+    tokenizers = model_folders.load("digits-cnn").tokenizers
     pairs = [Pair(next(tones.pairs(1)).source, tokenizers.target.names[0], where="sounds.tsv:1")]
     recipe = recipe_files.load_recipe("cnn-digits", ["data.longest=3"])
     message = r"sounds\.tsv:1: the sound has \d+ frames of 10 ms, and the model was trained on at most 3 \(data"

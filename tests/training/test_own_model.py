@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from regard.decoding import load_model_and_tokenizers
+from regard.decoding import model_folders
 from regard.files import DamagedFileError
 from regard.training import Run, fit
 from regard.training.checkpoint import read_checkpoint
@@ -204,7 +204,7 @@ def test_the_command_line_names_what_continues_it(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"run that fit\(model, …\) began in Python, .*: load the weights in Python, from"
     ):
-        load_model_and_tokenizers.load(tmp_path / "run")
+        model_folders.load(tmp_path / "run")
 
 
 def test_messages_name_the_call_that_continues_it(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from regard.decoding import load_model_and_tokenizers
+from regard.decoding import model_folders
 from regard.models import EncoderDecoder
 from regard.training import fit, recipe_files
 from regard.training.loop import Training
@@ -131,7 +131,7 @@ def test_an_extension_that_is_cut_has_the_old_model_or_becomes_the_new_one(
     place = first + random.Random(case).randint(1 + case * count // PLACES, (case + 1) * count // PLACES)
     recording.cut(place, case, tmp_path / "disk")
     run, straight = tmp_path / "disk" / "run", folder / "disk" / "run"
-    assert load_model_and_tokenizers.load(run).model.task == "translate"
+    assert model_folders.load(run).model.task == "translate"
     extend(run)
     assert measured(run) == measured(straight)
     assert_same_models(run, straight)

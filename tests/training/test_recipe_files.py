@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from regard.commands.train import EMBEDDED
-from regard.decoding import load_model_and_tokenizers
+from regard.decoding import model_folders
 from regard.models import EncoderDecoder
 from regard.seeing import watch
 from regard.training import fit, recipe_files
@@ -124,7 +124,7 @@ def test_it_trains_and_shows_the_weights_it_used(name: str, tmp_path: Path) -> N
         losses = [float(row["nll"]) for row in csv.DictReader(file) if row["nll"]]
     assert min(losses[3:]) < losses[0], "it learns"
 
-    loaded = load_model_and_tokenizers.load(run.folder)
+    loaded = model_folders.load(run.folder)
     assert loaded.model.task == recipe.task
     pairs = list(read(recipe.data, "test", recipe.source.kind))[:3]
     with watch(loaded.model) as seen:

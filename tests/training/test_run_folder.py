@@ -15,7 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 from regard.commands import app
-from regard.decoding.load_model_and_tokenizers import outdated_exports
+from regard.decoding.model_folders import outdated_exports
 from regard.models import load
 from regard.training import fit, recipe_files, results
 from regard.training.run_folder import Run, commit, learning_curve

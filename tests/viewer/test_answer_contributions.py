@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import regard
-from regard.decoding import explainable_answers as answers_module
-from regard.decoding import load_model_and_tokenizers
+from regard.decoding import answer_scores as answers_module
+from regard.decoding import model_folders
 from regard.decoding.generation import generate
 from regard.viewer import library as library_module
 from regard.viewer.answer_contributions import (
@@ -147,7 +147,7 @@ TEXT = "My lord, the night is"
 
 def test_next_tokens_at_a_temperature(library: Library) -> None:
     model = library.models["shakespeare-transformer"]
-    loaded = load_model_and_tokenizers.load(model.name)
+    loaded = model_folders.load(model.name)
     written = next(iter(generate(loaded.model, loaded.tokenizers.target, "My lord, the nigh", tokens=1)))
     best = next_tokens(library, model, "My lord, the nigh")
     assert best[0]["piece"] == written == "t"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard.decoding import load_model_and_tokenizers
+from regard.decoding import model_folders
 from regard.viewer.guard import RequestError
 from regard.viewer.inside import inside_view
 from regard.viewer.library import Library, model_at
@@ -25,7 +25,7 @@ def matrix(content: dict[str, Any], name: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", ["shakespeare-transformer", "tatoeba-transformer-en-fr"])
 def test_every_step_follows_from_those_before(name: str) -> None:
-    loaded = load_model_and_tokenizers.load(name)
+    loaded = model_folders.load(name)
     content = inside_view(loaded, TEXT, 1, 2)
     near: dict[str, Any] = {"atol": 2e-3, "rtol": 1e-3}  # five digits are sent
     q, k = (matrix(content, x) for x in (("Q turned", "K turned") if "Q turned" in content["matrices"] else ("Q", "K")))
@@ -53,7 +53,7 @@ def test_every_step_follows_from_those_before(name: str) -> None:
 
 
 def test_what_is_not_there_is_refused() -> None:
-    loaded = load_model_and_tokenizers.load("shakespeare-transformer")
+    loaded = model_folders.load("shakespeare-transformer")
     with pytest.raises(RequestError, match="no layer 9"):
         inside_view(loaded, TEXT, 9, 0)
     with pytest.raises(RequestError, match="no head 4"):

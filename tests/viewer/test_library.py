@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from regard.decoding import load_model_and_tokenizers, translate
+from regard.decoding import model_folders, translate
 from regard.special_tokens import UNKNOWN
 from regard.viewer import library
 from regard.viewer.library import PHRASEBOOK, PICTURE, SOUND, Library, installed_models, model_at, sample_files
@@ -35,12 +35,12 @@ def test_a_run_that_is_not_finished_is_a_model(tmp_path: Path) -> None:
     save_unfinished_run(tmp_path / "run", model, "best")
     entry = model_at(str(tmp_path / "run"))
     assert (entry.name, entry.task, entry.ours, entry.layers) == ("run", "translate", True, 2)
-    assert load_model_and_tokenizers.load(str(tmp_path / "run")).model.task == "translate"
+    assert model_folders.load(str(tmp_path / "run")).model.task == "translate"
 
 
 @pytest.mark.parametrize("name", LECTURES)
 def test_a_model_knows_every_word_of_its_examples(name: str) -> None:
-    tokenizers = load_model_and_tokenizers.load(name).tokenizers
+    tokenizers = model_folders.load(name).tokenizers
     tokenizer = tokenizers.source if MODELS[name].task == "translate" else tokenizers.target
     assert MODELS[name].examples
     for text in MODELS[name].examples:
@@ -50,7 +50,7 @@ def test_a_model_knows_every_word_of_its_examples(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in LECTURES if MODELS[name].task == "translate"])
 def test_the_short_sentences_of_the_lectures_are_translated(name: str) -> None:
     """Also by the model with one context vector; a long sentence is what it cannot keep."""
-    loaded = load_model_and_tokenizers.load(name)
+    loaded = model_folders.load(name)
     made = translate(loaded.model, loaded.tokenizers, ["He hit me with a pie.", "I am a student."], beams=5)
     assert [result.text for result in made] == ["il m' a entarté .", "je suis étudiant ."]
 

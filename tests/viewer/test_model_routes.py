@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from regard.data.media import PictureReader
-from regard.decoding import load_model_and_tokenizers
+from regard.decoding import model_folders
 from regard.decoding.beam import beam_history
 from regard.decoding.classification import classify
 from regard.decoding.translation import translate
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from regard.viewer.responses import ClientResponse
 
 SENTENCE = "My sister has a small black dog."
-NAMES = [name for name in load_model_and_tokenizers.shipped() if name.startswith("tatoeba-")]
+NAMES = [name for name in model_folders.shipped() if name.startswith("tatoeba-")]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_translation_with_its_alignment_and_its_search(name: str) -> None:
     app = create_app(Library(models=installed_models()))
     (reply,) = json_of(post(app, "/api/translate", {"text": SENTENCE, "models": [name], "beams": 3}))["translations"]
-    loaded = load_model_and_tokenizers.load(name)
+    loaded = model_folders.load(name)
     (expected,) = translate(
         loaded.model, loaded.tokenizers, [SENTENCE], **{**loaded.search, "beams": 3, "weights": True}
     )
@@ -63,7 +63,7 @@ def test_a_translation_with_its_alignment_and_its_search(name: str) -> None:
 
 
 def test_a_trail_ends_in_what_the_search_finds() -> None:
-    loaded = load_model_and_tokenizers.load(NAMES[0])
+    loaded = model_folders.load(NAMES[0])
     (expected,) = translate(loaded.model, loaded.tokenizers, [SENTENCE], beams=4)
     source = torch.tensor([expected.source_tokens])
     with torch.no_grad():
@@ -124,7 +124,7 @@ def test_a_text_is_named_as_the_library_names_it() -> None:
     model, text = shipped("classify"), "the soup was cold but the waiter was kind"
     app = create_app(Library(models=[model]))
     (reply,) = json_of(post(app, "/api/classify", {"text": text, "models": [model.name]}))["classifications"]
-    loaded = load_model_and_tokenizers.load(model.name)
+    loaded = model_folders.load(model.name)
     (expected,) = classify(loaded.model, loaded.tokenizers, [text], weights=True)
     assert (reply["label"], reply["probabilities"]) == (expected.label, pytest.approx(expected.probabilities))
     assert reply["words"] == loaded.tokenizers.source.pieces([int(x) for x in expected.numbers])
@@ -137,7 +137,7 @@ def test_a_caption_is_that_of_the_library() -> None:
     packed = io.BytesIO()
     image.fromarray(PictureReader(256).encode(scene)).save(packed, "PNG")
     reply = json_of(upload(model, "/api/caption", packed.getvalue()))
-    loaded = load_model_and_tokenizers.load(model.name)
+    loaded = model_folders.load(model.name)
     (expected,) = translate(loaded.model, loaded.tokenizers, [scene], **loaded.search)
     assert reply["text"] == expected.text  # though it was enlarged on its way
     assert reply["text"].split() == reply["words"]
@@ -172,8 +172,8 @@ def test_a_language_model_of_ours_goes_on_with_a_text() -> None:
     app = create_app(Library(models=[model]))
     made = json_of(post(app, "/api/traces", {"model": model.name, "text": "To be", "generate": 6}))
     reply = json_of(get(app, f"/api/traces/{made['id']}"))
-    given = load_model_and_tokenizers.load(model.name).tokenizers.target.pieces(
-        load_model_and_tokenizers.load(model.name).tokenizers.target.continued("To be")
+    given = model_folders.load(model.name).tokenizers.target.pieces(
+        model_folders.load(model.name).tokenizers.target.continued("To be")
     )
     assert reply["tokens"][0][: reply["prompt"]] == given
     assert len(reply["tokens"][0]) == len(given) + 6

@@ -20,7 +20,7 @@ import torch
 
 from . import block_plan, statistics
 from .energy_matrix import EnergyMatrix
-from .kernels import statistics as kernels
+from .kernels import statistics_launch as kernels
 from .normalizers import RowState, Unchanged, mark_empty
 from .parts import TensorVersions, as_range, exact, fits, positions, readable, select, span
 from .statistics import Stats, Top, blocks, flat_outputs

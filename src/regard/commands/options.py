@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..decoding.beam import SearchSettings
-    from ..decoding.load_model_and_tokenizers import Pretrained
+    from ..decoding.model_folders import Pretrained
 
 
 class Sorted(TyperGroup):

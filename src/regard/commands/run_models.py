@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from ..decoding.classification import Classification
-    from ..decoding.load_model_and_tokenizers import Pretrained
+    from ..decoding.model_folders import Pretrained
     from ..decoding.translation import Translation
 
 
@@ -63,13 +63,13 @@ def generate(
         prompt = inputs.standard_input().read()
         if not prompt:
             remark("standard input is empty, so the text begins on a new line")
-    from ..decoding import load_model_and_tokenizers
+    from ..decoding import model_folders
     from ..decoding.beam import Sample
     from ..decoding.generation import generate as generate_text
 
     used_seed = secrets.randbelow(1 << 31) if seed is None else seed
     sample = Sample(temperature, top_k, top_p, used_seed) if temperature else None
-    loaded = load_model_and_tokenizers.load(model or LANGUAGE_MODEL, find_device(device), wanted=("write",))
+    loaded = model_folders.load(model or LANGUAGE_MODEL, find_device(device), wanted=("write",))
     pieces = generate_text(loaded.model, loaded.tokenizers.target, prompt, tokens=tokens, sample=sample)
     first = next(pieces, "")  # an error about the prompt comes before any output
     if sample is not None and seed is None:
@@ -134,9 +134,9 @@ def classify(
         raise ValueError("--compare shows the words of texts that are arguments; of lines there are labels only")
     model = model or (SOUND_MODEL if inputs.are_sounds(sources) else TEXT_MODEL)
     batches = inputs.read_texts(sources, file, column)
-    from ..decoding import load_model_and_tokenizers
+    from ..decoding import model_folders
 
-    loaded = load_model_and_tokenizers.load(model, find_device(device), wanted=("classify", "spell"))
+    loaded = model_folders.load(model, find_device(device), wanted=("classify", "spell"))
     if loaded.tokenizers.source.kind == "text":
         inputs.require_texts(sources, model)
     elif compare:
@@ -342,11 +342,11 @@ def caption(
     if save_plot is not None and len(pictures) != 1:
         raise ValueError(f"--save-plot draws one picture, and {len(pictures)} are given")
     from ..data.media import PictureReader
-    from ..decoding import load_model_and_tokenizers
+    from ..decoding import model_folders
     from ..seeing.align import caption_word_weights
     from ..seeing.figures import MAX_WORDS, save_caption_figure
 
-    loaded = load_model_and_tokenizers.load(model or CAPTIONER, find_device(device), wanted=("caption",))
+    loaded = model_folders.load(model or CAPTIONER, find_device(device), wanted=("caption",))
     for name, result in _written(loaded, pictures, save_plot, beams):
         for about in loaded.tokenizers.source.remarks(name):
             remark(about)
@@ -391,7 +391,7 @@ def export(
       regard export runs/transformer-multi30k-1 --force
     """
     from ..data.tokenizer_pair import TokenizerPair
-    from ..decoding import load_model_and_tokenizers
+    from ..decoding import model_folders
     from ..decoding.ctranslate2 import export_ctranslate2
     from ..decoding.onnx import export_onnx
     from ..models.configurations import ExportEngine
@@ -404,8 +404,8 @@ def export(
         )
     if to not in get_args(ExportEngine):
         raise ValueError(f"--to is one of {', '.join(get_args(ExportEngine))}, got {to!r}")
-    model, run_folder = load_model_and_tokenizers.find(run)
-    folder = out or load_model_and_tokenizers.export_folder(model, run_folder, to)
+    model, run_folder = model_folders.find(run)
+    folder = out or model_folders.export_folder(model, run_folder, to)
     tokenizers = TokenizerPair.load(model)
     how: dict[str, Any] = {"force": force, "weights": model / WEIGHTS}
     if to == "onnx":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from ..decoding.explainable_answers import AnswerInputs
+    from ..decoding.answer_scores import AnswerInputs
     from ..seeing.corpus import Sums
     from ..seeing.effects import Effects
     from ..seeing.trace import Seen
@@ -58,7 +58,7 @@ def see(
     text = inputs.one_text(texts) or ""
     from rich.console import Console
 
-    from ..decoding.load_model_and_tokenizers import is_own_model
+    from ..decoding.model_folders import is_own_model
     from ..seeing.patterns import check_head, report
 
     if is_own_model(model):
@@ -96,12 +96,12 @@ def _watch_huggingface(
 
 
 def _watch_own(name: str, text: str, second: str | None, device: str) -> Seen:
-    from ..decoding import load_model_and_tokenizers
-    from ..decoding.explainable_answers import TASKS, reads_file, watch_file, watch_text
+    from ..decoding import model_folders
+    from ..decoding.answer_scores import TASKS, reads_file, watch_file, watch_text
 
     if second is not None:
         raise ValueError(f"{name} reads one sentence; --with is for models that read pairs")
-    loaded = load_model_and_tokenizers.load(name, device, wanted=TASKS)
+    loaded = model_folders.load(name, device, wanted=TASKS)
     seen, _ = watch_file(loaded, text) if reads_file(loaded) else watch_text(loaded, text)
     seen.model = name
     return seen
@@ -144,7 +144,7 @@ def patterns(
     lines = inputs.text_or_lines(text, texts)
     from rich.console import Console
 
-    from ..decoding.load_model_and_tokenizers import is_own_model
+    from ..decoding.model_folders import is_own_model
     from ..seeing.corpus import Process, corpus_settings, run_corpus
     from ..seeing.figures import save_head_maps
     from ..seeing.patterns import Patterns, best_heads_table, label_table
@@ -277,12 +277,12 @@ def effects(
 
 def _language_model(name: str, device: str, trust_remote_code: bool) -> tuple[nn.Module, Callable[[str], AnswerInputs]]:
     """A model that continues a text, of Hugging Face or of regard, and the next tokens that it may give to a text."""
-    from ..decoding import load_model_and_tokenizers
-    from ..decoding.explainable_answers import text_model_answers, writer_answers
+    from ..decoding import model_folders
+    from ..decoding.answer_scores import text_model_answers, writer_answers
     from ..seeing.text_models import load_text_model
 
-    if load_model_and_tokenizers.is_own_model(name):
-        own = load_model_and_tokenizers.load(name, device, wanted=("write",))
+    if model_folders.is_own_model(name):
+        own = model_folders.load(name, device, wanted=("write",))
         return own.model, lambda text: writer_answers(own, own.tokenizers.target.continued(text))
     text_model = load_text_model(name, device, with_head=True, trust_remote_code=trust_remote_code)
     return text_model.model, lambda text: text_model_answers(text_model, text_model.encode(text, truncate=False))
@@ -461,7 +461,7 @@ def _library(what: str | None, texts: list[str], second: str | None) -> Library:
 
 def _read_file(library: Library, model: ModelEntry, file: str) -> TraceView:
     """The trace of a captioner or a classifier of sounds that reads a file."""
-    from ..decoding.explainable_answers import watch_file
+    from ..decoding.answer_scores import watch_file
     from ..viewer.trace_view import TraceView
 
     seen, grid = watch_file(library.loaded(model), file)

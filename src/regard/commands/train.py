@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ..data.rows import Pair
-    from ..decoding.load_model_and_tokenizers import Pretrained
+    from ..decoding.model_folders import Pretrained
     from ..training.run_folder import Run
 
 
@@ -155,13 +155,13 @@ def evaluate(
     if file is not None and split is not None:
         raise ValueError("--split chooses among the run's own data; leave it out, or the FILE")
     inputs.require_there(file)
-    from ..decoding import load_model_and_tokenizers
-    from ..decoding.load_model_and_tokenizers import is_earlier
+    from ..decoding import model_folders
+    from ..decoding.model_folders import is_earlier
     from ..files import write_text
     from ..training import results
     from ..training.evaluation import TaskEvaluation, evaluate_loaded, pairs_of_run
 
-    loaded = load_model_and_tokenizers.load(run, find_device(device), engine, precision=precision)
+    loaded = model_folders.load(run, find_device(device), engine, precision=precision)
     digest = loaded.weights_sha256  # now: the model of a run may be replaced while it is evaluated
     given = {
         "--columns": columns is not None,
@@ -172,7 +172,7 @@ def evaluate(
     }
     task = loaded.model.task
     for option in (name for name, is_given in given.items() if is_given and task not in TASKS[name]):
-        command = load_model_and_tokenizers.COMMANDS.get(task, task)
+        command = model_folders.COMMANDS.get(task, task)
         raise ValueError(
             f"{option} is for models that {' or '.join(TASKS[option])}; {run} is one for `regard {command}`"
         )
@@ -239,7 +239,7 @@ def _pairs_of_file(loaded: Pretrained, file: Path, columns: str | None) -> list[
 
 def _label(loaded: Pretrained, name: str) -> str:
     """The name of a model in a plot: that of its run, with that of an earlier model in it."""
-    from ..decoding.load_model_and_tokenizers import is_earlier
+    from ..decoding.model_folders import is_earlier
 
     if loaded.run is None:
         return name
@@ -437,12 +437,12 @@ def _generation(run: Run) -> tuple[float, str]:
     """The loss token by token on held-out text, and what the model writes after a prompt."""
     from ..data.batches import AdjacentWindows
     from ..data.encoding import EncodedCorpus
-    from ..decoding import load_model_and_tokenizers
+    from ..decoding import model_folders
     from ..decoding.beam import Sample
     from ..decoding.generation import generate
     from ..training.evaluation import step_by_step_nll
 
-    loaded = load_model_and_tokenizers.load(str(run.folder), "cpu")
+    loaded = model_folders.load(str(run.folder), "cpu")
     windows = AdjacentWindows(EncodedCorpus.load(run.data / "valid"), block=run.recipe.data.longest, rows=WINDOWS)
     nll = step_by_step_nll(loaded.model, windows[0].target)
     sample = Sample(TEMPERATURE, seed=0)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ..data.rows import Pair
-    from ..decoding.load_model_and_tokenizers import Pretrained
+    from ..decoding.model_folders import Pretrained
     from ..decoding.translation import Translation
     from ..training.evaluation import ForcedAlignment
 
@@ -97,12 +97,12 @@ def translate(
     if sample is None and beams is not None and beams < best:
         raise ValueError(f"--best {best} needs as many beams: --beams is {beams}")
     from ..data.rows import RowProblem
-    from ..decoding import load_model_and_tokenizers
+    from ..decoding import model_folders
     from ..decoding.beam import Sample
     from ..decoding.translation import translate as translate_texts
 
-    loaded = load_model_and_tokenizers.load_ensemble(
-        model or [load_model_and_tokenizers.DEFAULT], find_device(device), engine, precision=precision
+    loaded = model_folders.load_ensemble(
+        model or [model_folders.DEFAULT], find_device(device), engine, precision=precision
     )
     settings = search_settings(loaded, beams)
     settings["beams"] = best if sample is not None else max(settings["beams"], best)
@@ -200,11 +200,11 @@ def score(
       regard score --model runs/bahdanau-phrasebook-1 --file pairs.tsv
     """
     pairs = _pairs("score", texts or [], file, columns)
-    from ..decoding import load_model_and_tokenizers
+    from ..decoding import model_folders
     from ..decoding.ensemble import target_logprobs
 
-    name = model or load_model_and_tokenizers.DEFAULT
-    loaded = load_model_and_tokenizers.load(name, find_device(device), wanted=("translate",))
+    name = model or model_folders.DEFAULT
+    loaded = model_folders.load(name, find_device(device), wanted=("translate",))
     scores = target_logprobs(loaded.model, loaded.tokenizers, [(pair.source, pair.target) for pair in pairs])
     for each in scores:
         print(f"{each.logprob:.4f}\t{each.tokens}")
@@ -253,12 +253,12 @@ def align(
     pairs = _pairs("align", texts or [], file, columns, links, possible)
     if save_plot is not None and len(pairs) != 1:
         raise ValueError(f"--save-plot draws one pair, and {file} holds {len(pairs)}")
-    from ..decoding import load_model_and_tokenizers
+    from ..decoding import model_folders
     from ..seeing.figures import save_heatmap
     from ..seeing.terminal import heatmap
     from ..training.evaluation import error_rate, force_align
 
-    loaded = load_model_and_tokenizers.load(model or ALIGNER, find_device(device), wanted=("translate",))
+    loaded = model_folders.load(model or ALIGNER, find_device(device), wanted=("translate",))
     made = force_align(loaded.model, loaded.tokenizers, pairs, layer)
     if save_plot is not None:
         save_heatmap(save_plot, made[0].weights, made[0].target, made[0].source)

@@ -12,7 +12,7 @@ from ..layers.positions import SinusoidalPositions
 from ..models.encoders import TransformerConfig
 from ..special_tokens import BEGIN, PAD
 from .beam import Hypothesis, limits
-from .load_model_and_tokenizers import export_files, require_free
+from .model_folders import export_files, require_free
 
 if TYPE_CHECKING:
     import os

@@ -33,9 +33,9 @@ from ..layers.recurrent import LSTMN, RecurrentLayer
 from ..layers.sound import LogMel
 from ..models.classifier import Classifier
 from ..models.decoder import State
-from ..models.decoders_by_tag import DecoderSwitch, SwitchState, TagEncoder
+from ..models.several_decoders import DecoderSwitch, SwitchState, TagEncoder
 from ..special_tokens import BEGIN, END, PAD, UNKNOWN
-from .load_model_and_tokenizers import export_files, require_free
+from .model_folders import export_files, require_free
 
 if TYPE_CHECKING:
     import os

@@ -9,8 +9,6 @@ from .decoder import DecoderConfig as DecoderConfig
 from .decoder import DecoderOutput as DecoderOutput
 from .decoder import Loss as Loss
 from .decoder import State as State
-from .decoders_by_tag import MultiDecoder as MultiDecoder
-from .decoders_by_tag import MultiDecoderConfig as MultiDecoderConfig
 from .encoder_decoder import DECODERS as DECODERS
 from .encoder_decoder import ENCODERS as ENCODERS
 from .encoder_decoder import EncoderDecoder as EncoderDecoder
@@ -28,5 +26,7 @@ from .picture_encoders import EfficientNetEncoderConfig as EfficientNetEncoderCo
 from .picture_encoders import GridEncoderConfig as GridEncoderConfig
 from .recurrent_decoder import RecurrentDecoderConfig as RecurrentDecoderConfig
 from .saved_weights import load as load
+from .several_decoders import MultiDecoder as MultiDecoder
+from .several_decoders import MultiDecoderConfig as MultiDecoderConfig
 from .show_attend_tell_decoder import ShowAttendTellDecoderConfig as ShowAttendTellDecoderConfig
 from .transformer_decoder import TransformerDecoderConfig as TransformerDecoderConfig

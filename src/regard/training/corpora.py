@@ -19,7 +19,7 @@ from ..data.encoding import EncodedCorpus
 from ..data.rows import Pair, PairReader, header_remark, skipped_rows, text
 from ..data.tokenizer import Tokenizer
 from ..data.tokenizer_pair import TokenizerPair, UnknownLabelError, make_reader
-from ..decoding.load_model_and_tokenizers import find
+from ..decoding.model_folders import find
 from ..files import replacing_folder, sha256, write_checksums, write_text
 from ..special_tokens import END, UNKNOWN
 from ..wording import count_of

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ..data.tokenizer import Tokenizer
     from ..data.tokenizer_pair import TokenizerPair
     from ..decoding.beam import SearchSettings
-    from ..decoding.load_model_and_tokenizers import Pretrained
+    from ..decoding.model_folders import Pretrained
     from ..decoding.translation import Engine
     from ..models.configurations import TaskName
     from ..seeing.align import Links

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..decoding.load_model_and_tokenizers import outdated_exports
+from ..decoding.model_folders import outdated_exports
 from ..decoding.search_cuda_graphs import release_graphs
 from ..files import replacing_folder
 from ..models.encoder_decoder import EncoderDecoder

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..data.tokenizer_pair import LabelSet, TokenizerPair
-from ..decoding.load_model_and_tokenizers import find
+from ..decoding.model_folders import find
 from ..models.classifier import Classifier, ClassifierConfig
-from ..models.decoders_by_tag import MultiDecoder
 from ..models.encoder_decoder import EncoderDecoder
 from ..models.saved_weights import MODEL_TYPES, read
 from ..models.saved_weights import load as load_model
+from ..models.several_decoders import MultiDecoder
 from .recipe_sections import GIVEN
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import Any, Literal, Self
 from ..models.classifier import ClassifierConfig, HeadConfig
 from ..models.configurations import SOURCES, TaskName
 from ..models.decoder import DecoderConfig  # noqa: TC001  the reader asks for the types of fields
-from ..models.decoders_by_tag import MultiDecoderConfig
 from ..models.encoder_decoder import DECODERS, ENCODERS, EncoderDecoderConfig
 from ..models.encoders import EncoderConfig  # noqa: TC001
+from ..models.several_decoders import MultiDecoderConfig
 from ..plugins import PluginError, load_plugin, plugin_path
 from .recipe_sections import (
     LONGEST,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from ..decoding.load_model_and_tokenizers import enclosing_run, is_earlier
+from ..decoding.model_folders import enclosing_run, is_earlier
 from ..files import read_object, write_text
 from ..models.saved_weights import WEIGHTS, weights_sha256
 from ..seeing.figures import save_curves

@@ -24,7 +24,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..decoding.load_model_and_tokenizers import is_earlier, record_run_exports
+from ..decoding.model_folders import is_earlier, record_run_exports
 from ..files import is_leftover, locked_folder, make_folder, read_object, remove_unfinished, sha256, write_text
 from ..wording import is_secret, redacted
 from .recipe import recipe_toml

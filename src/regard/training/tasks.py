@@ -12,8 +12,8 @@ import torch
 from ..data.batches import AdjacentWindows, Batches, RandomWindows
 from ..decoding.translation import translate
 from ..models.classifier import Classifier
-from ..models.decoders_by_tag import MultiDecoder
 from ..models.encoder_decoder import EncoderDecoder
+from ..models.several_decoders import MultiDecoder
 from ..plugins import load_plugin
 from ..special_tokens import UNKNOWN
 from ..wording import count_of

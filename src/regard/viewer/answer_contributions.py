@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..attention.statistics import Cells
-from ..decoding.classification import classify
-from ..decoding.explainable_answers import (
+from ..decoding.answer_scores import (
     classifier_answers,
     greedy_translation,
     text_model_answers,
     translator_answers,
     writer_answers,
 )
+from ..decoding.classification import classify
 from ..decoding.generation import generate_ids
 from ..decoding.translation import translate
 from ..seeing.interventions import ablate
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..attention.contributions import Contributions
-    from ..decoding.explainable_answers import AnswerInputs
-    from ..decoding.load_model_and_tokenizers import Pretrained
+    from ..decoding.answer_scores import AnswerInputs
+    from ..decoding.model_folders import Pretrained
     from ..seeing.call import Call
     from ..seeing.trace import Seen
     from .library import Library, ModelEntry

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ..attention.weights import Weights
-    from ..decoding.load_model_and_tokenizers import Pretrained
+    from ..decoding.model_folders import Pretrained
     from ..layers.transformer import TransformerLayer
     from ..models.encoder_decoder import EncoderDecoder
 

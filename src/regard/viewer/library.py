@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..decoding.answer_scores import watch_text
 from ..decoding.beam import check_step
-from ..decoding.explainable_answers import watch_text
 from . import guard
 from .guard import RequestError
 from .trace_view import TraceView
@@ -17,7 +17,7 @@ from .trace_view import TraceView
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ..decoding.load_model_and_tokenizers import Pretrained
+    from ..decoding.model_folders import Pretrained
     from ..seeing.text_models import TextModel
     from ..seeing.trace import Seen
 
@@ -87,7 +87,7 @@ class ModelEntry:
 
 def installed_models() -> list[ModelEntry]:
     """The models that ship with regard, and MiniLM and SmolLM2 where their packages are installed."""
-    from ..decoding.load_model_and_tokenizers import SHIPPED, shipped
+    from ..decoding.model_folders import SHIPPED, shipped
     from ..seeing.text_models import PACKAGES
 
     models = []
@@ -103,7 +103,7 @@ def installed_models() -> list[ModelEntry]:
 
 def model_at(place: str) -> ModelEntry:
     """The entry of a run folder, a model folder, or a model's name."""
-    from ..decoding.load_model_and_tokenizers import best_snapshot, is_own_config
+    from ..decoding.model_folders import best_snapshot, is_own_config
 
     known = next((model for model in installed_models() if model.name == place), None)
     if known is not None:
@@ -259,9 +259,9 @@ class Library:
 
 def _load(model: ModelEntry) -> Pretrained | TextModel:
     if model.ours:
-        from ..decoding import load_model_and_tokenizers
+        from ..decoding import model_folders
 
-        return load_model_and_tokenizers.load(model.place)
+        return model_folders.load(model.place)
     from ..seeing.text_models import load_text_model
 
     return load_text_model(model.place, with_head=model.task == "generate")

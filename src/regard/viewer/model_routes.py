@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ..decoding.beam import SearchSettings
-    from ..decoding.load_model_and_tokenizers import Pretrained
+    from ..decoding.model_folders import Pretrained
     from ..decoding.translation import Translation
     from .library import Library, ModelEntry
     from .tiles import Jobs

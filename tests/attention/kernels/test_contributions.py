@@ -13,7 +13,7 @@ import torch
 
 import regard as r
 from regard import Contributions
-from regard.attention.kernels import statistics
+from regard.attention.kernels import statistics_launch as statistics
 from tests.support.attention_cases import pooled_cells
 from tests.support.triton_interpreter import GPU, interpreted, skip_without_triton
 

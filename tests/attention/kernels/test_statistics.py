@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import regard as r
-from regard.attention.kernels.statistics import kernel_arguments, refusal
+from regard.attention.kernels.statistics_launch import kernel_arguments, refusal
 from regard.attention.statistics import MOST
 from regard.attention.weights import Weights
 from tests.support.triton_interpreter import GPU, interpreted, skip_without_triton

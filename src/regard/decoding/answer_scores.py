@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ..seeing.text_models import TextModel, TokenizedText
     from ..seeing.trace import Seen
-    from .load_model_and_tokenizers import Pretrained
+    from .model_folders import Pretrained
 
 WHOLE_TEXT = "the whole text"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from regard.decoding import load_model_and_tokenizers
+from regard.decoding import model_folders
 from regard.models import EncoderDecoder, EncoderDecoderConfig, saved_weights
 from regard.models.saved_weights import snapshot_file
 from tests.support.small_translators import (
@@ -30,10 +30,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_brings_its_search(folder: Path) -> None:
-    loaded = load_model_and_tokenizers.load(folder)
+    loaded = model_folders.load(folder)
     assert loaded.search == {"beams": 2, "length_penalty": 0.5}
     assert (loaded.run, loaded.folder) == (folder, folder / "model")
-    assert load_model_and_tokenizers.load(folder / "model").search == {}
+    assert model_folders.load(folder / "model").search == {}
 
 
 @pytest.mark.parametrize("name", ["model", "model-300", "model-300-2"])
@@ -43,21 +43,21 @@ def test_a_model_in_a_run_brings_the_search_of_the_run(
     run = save_run(tmp_path / "run")
     (run / "recipe.toml").write_text("[data]\n[search]\nbeams = 2\n", encoding="utf-8")
     (run / "model").rename(run / name)
-    loaded = load_model_and_tokenizers.load(run / name)
+    loaded = model_folders.load(run / name)
     assert (loaded.run, loaded.search) == (run, {"beams": 2})
     monkeypatch.chdir(run / name)
-    assert load_model_and_tokenizers.load(".").run == run.resolve()
+    assert model_folders.load(".").run == run.resolve()
     (run / name).rename(tmp_path / "model-300")
-    assert load_model_and_tokenizers.load(tmp_path / "model-300").run is None
+    assert model_folders.load(tmp_path / "model-300").run is None
 
 
 def test_what_is_no_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no model"):
-        load_model_and_tokenizers.find(tmp_path)
+        model_folders.find(tmp_path)
     with pytest.raises(ValueError, match="no model is called nonsense: give the folder of a run"):
-        load_model_and_tokenizers.find("nonsense")
+        model_folders.find("nonsense")
     with pytest.raises(ValueError, match="no model is called"):
-        load_model_and_tokenizers.find("../recipes")
+        model_folders.find("../recipes")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_run_that_is_not_finished_gives_its_best_weights_so_far(
         EncoderDecoderConfig(size, size, ENCODERS["transformer"], DECODERS["transformer"], tied=tied)  # type: ignore[arg-type]
     )
     save_unfinished_run(tmp_path / "run", model, *kinds)
-    loaded = load_model_and_tokenizers.load(tmp_path / "run")
+    loaded = model_folders.load(tmp_path / "run")
     for name, tensor in loaded.model.state_dict().items():
         assert torch.equal(tensor, model.state_dict()[name]), name
     assert not loaded.model.training
@@ -86,14 +86,14 @@ def test_a_run_that_is_not_finished_gives_its_best_weights_so_far(
     written = capsys.readouterr().err
     assert said in written
     assert f"regard train --resume {tmp_path / 'run'}" in written
-    assert load_model_and_tokenizers.is_own_model(str(tmp_path / "run"))
+    assert model_folders.is_own_model(str(tmp_path / "run"))
 
 
 def test_an_unfinished_run_without_weights_names_the_command_that_finishes_it(tmp_path: Path) -> None:
     pytest.importorskip("pydantic", reason="needs the extra `train`")
     save_unfinished_run(tmp_path / "run", small_translator(len(text_tokenizers().source)))
     with pytest.raises(ValueError, match=r"run is a run that is not finished: .*: regard train --resume .*run$"):
-        load_model_and_tokenizers.load(tmp_path / "run")
+        model_folders.load(tmp_path / "run")
 
 
 def test_a_finished_model_comes_before_snapshots(folder: Path, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_finished_model_comes_before_snapshots(folder: Path, tmp_path: Path) -
     size = len(text_tokenizers().source)
     save_unfinished_run(tmp_path / "run", small_translator(size, "transformer", "transformer"), "best")
     shutil.copytree(folder / "model", tmp_path / "run" / "model")
-    loaded = load_model_and_tokenizers.load(tmp_path / "run")
+    loaded = model_folders.load(tmp_path / "run")
     assert loaded.update is None
     assert loaded.folder == tmp_path / "run" / "model"
 
@@ -127,21 +127,21 @@ class TestRunInTraining:
 
         monkeypatch.setattr(saved_weights, step, with_event)
         with pytest.raises(ValueError, match="its weights were replaced while they were loaded: try again"):
-            load_model_and_tokenizers.load(run)
-        assert load_model_and_tokenizers.load(run).update == 76
+            model_folders.load(run)
+        assert model_folders.load(run).update == 76
 
     def test_a_damaged_snapshot_is_reported(self, run: Path) -> None:
         (run / "checkpoints" / "best-00000075.safetensors").write_bytes(b"none")
         with pytest.raises(ValueError, match=r"best-00000075.safetensors does not hold the weights"):
-            load_model_and_tokenizers.load(run)
+            model_folders.load(run)
 
 
 def test_a_misspelled_name_suggests_the_model_that_ships() -> None:
     message = r"no model is called tatoeba-transfomer-en-fr; did you mean tatoeba-transformer-en-fr\? Give the folder"
     with pytest.raises(ValueError, match=message):
-        load_model_and_tokenizers.find("tatoeba-transfomer-en-fr")
+        model_folders.find("tatoeba-transfomer-en-fr")
 
 
 def test_a_precision_that_there_is_not_is_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match="precision is one of float32, bfloat16, got 'float16'"):
-        load_model_and_tokenizers.load(folder, precision="float16")
+        model_folders.load(folder, precision="float16")

@@ -10,9 +10,8 @@ import torch
 from regard import load_trace
 from regard.data import LabelSet, Tokenizer, TokenizerPair
 from regard.data.tokenizer_pair import make_reader
-from regard.decoding import load_model_and_tokenizers
-from regard.decoding.classification import classify
-from regard.decoding.explainable_answers import (
+from regard.decoding import model_folders
+from regard.decoding.answer_scores import (
     check_position,
     classifier_answers,
     reads_file,
@@ -21,7 +20,8 @@ from regard.decoding.explainable_answers import (
     watch_text,
     writer_answers,
 )
-from regard.decoding.load_model_and_tokenizers import Pretrained
+from regard.decoding.classification import classify
+from regard.decoding.model_folders import Pretrained
 from regard.models import (
     Classifier,
     ClassifierConfig,
@@ -40,7 +40,7 @@ from regard.viewer.trace_view import TraceView
 
 @torch.no_grad()
 def test_the_next_token_of_a_writer() -> None:
-    loaded = load_model_and_tokenizers.load("shakespeare-transformer")
+    loaded = model_folders.load("shakespeare-transformer")
     ids = loaded.tokenizers.target.continued("My lord, the nigh")
     answers = writer_answers(loaded, ids)
     best = int(answers.scores(answers.model(**answers.inputs))[0].argmax())
@@ -54,7 +54,7 @@ def test_the_next_token_of_a_writer() -> None:
 
 @torch.no_grad()
 def test_the_label_of_a_classifier() -> None:
-    loaded = load_model_and_tokenizers.load("opinions-lstm")
+    loaded = model_folders.load("opinions-lstm")
     answers = classifier_answers(loaded, "the food was not good")
     shares = answers.scores(answers.model(**answers.inputs))[0].double().softmax(-1)
     (expected,) = classify(loaded.model, loaded.tokenizers, ["the food was not good"])
@@ -66,7 +66,7 @@ def test_the_label_of_a_classifier() -> None:
 
 @torch.no_grad()
 def test_each_token_of_a_greedy_translation_is_the_likeliest() -> None:
-    loaded = load_model_and_tokenizers.load("tatoeba-transformer-en-fr")
+    loaded = model_folders.load("tatoeba-transformer-en-fr")
     pieces = []
     for position in range(translator_answers(loaded, "I like the small cat.").positions):
         answers = translator_answers(loaded, "I like the small cat.", position)
@@ -110,7 +110,7 @@ def test_each_row_of_an_lstmn_is_a_word_and_each_column_an_earlier_one(make: obj
 
 
 def test_a_captioner_reads_a_picture_and_its_columns_are_cells() -> None:
-    loaded = load_model_and_tokenizers.load("scenes-soft")
+    loaded = model_folders.load("scenes-soft")
     assert reads_file(loaded)
     seen, grid = watch_file(loaded, "scene:test:0:7")
     rows, columns = row_and_column_tokens(seen, seen[0])

@@ -21,7 +21,7 @@ from regard.models import (
     TransformerDecoderConfig,
     load,
 )
-from regard.models.decoders_by_tag import TagEncoder
+from regard.models.several_decoders import TagEncoder
 from regard.special_tokens import BEGIN, END
 
 if TYPE_CHECKING:
