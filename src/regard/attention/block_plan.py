@@ -225,9 +225,9 @@ def plan(energies: EnergyMatrix, entries: Sequence[int], queries: Sequence[int])
         return None
     if len(entries) * len(queries) * energies.keys < SMALL:
         return None
-    key = (energies.batch, energies.keys, entries, queries)
+    key = (energies.batch, energies.keys, entries, queries, values := mask.plain_values())
     kept = _KEPT.get(mask)
-    if kept is not None and kept[0] == key and not kept[1].changed():
+    if values is not None and kept is not None and kept[0] == key and not kept[1].changed():
         return kept[2]
     versions = TensorVersions([*mask.tensors(), *mask.function_tensors()])
     every = entries == range(energies.count) and queries == range(energies.queries)

@@ -120,11 +120,12 @@ class Mask(Part):
         """`dense` on the CPU, as it was made for the last call of this shape; None where it may change."""
         if not self.fixed:
             return None
-        if self._kept is None or self._kept[0] != (batch, queries, keys):
+        kept = self._kept  # read once: other threads may replace it
+        if kept is None or kept[0] != (batch, queries, keys):
             rule = self.resolve(queries, keys)
             rule.check(batch, queries, keys)
-            self._kept = (batch, queries, keys), rule.dense(batch, queries, keys, torch.device("cpu"))
-        return self._kept[1]
+            kept = self._kept = (batch, queries, keys), rule.dense(batch, queries, keys, torch.device("cpu"))
+        return kept[1]
 
     def map_tensors(self, function: Callable[[Tensor], Tensor]) -> Self:
         part = super().map_tensors(function)

@@ -15,6 +15,7 @@ import inspect
 from contextlib import nullcontext
 from copy import copy
 from functools import cache
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
@@ -323,22 +324,47 @@ def fingerprint(x: Tensor) -> Fingerprint | None:
     return Fingerprint(x if x.dim() else x[None]) if plain else None
 
 
+def _names_used(function: Callable[..., Any]) -> list[Any]:
+    """What a function reads: its closure, its defaults and the globals that it names."""
+    plain = getattr(function, "__func__", function)
+    code = getattr(plain, "__code__", None)
+    if code is None:
+        return []
+    used = [*(plain.__defaults__ or ()), *(plain.__kwdefaults__ or {}).values()]
+    used += [plain.__globals__[name] for name in code.co_names if name in plain.__globals__]
+    for cell in plain.__closure__ or ():
+        try:
+            used.append(cell.cell_contents)
+        except ValueError:
+            continue  # not assigned yet
+    return used
+
+
+def plain_values(function: Callable[..., Any]) -> tuple[Any, ...] | None:
+    """The numbers and words that a function reads beside tensors; None where it reads something else, whose state
+    nobody can compare with what it was."""
+    if not isinstance(function, FunctionType):
+        return None
+    values: list[Any] = []
+    for x in _names_used(function):
+        if isinstance(x, FunctionType):
+            own = plain_values(x) if x is not function else ()
+            if own is None:
+                return None
+            values += own
+        elif isinstance(x, int | float | str | None):
+            values.append(x)
+        elif not isinstance(x, Tensor | ModuleType | BuiltinFunctionType):
+            return None
+    return tuple(values)
+
+
 def function_tensors(function: Callable[..., Any]) -> list[Tensor]:
     """Tensors in its closure, its defaults and the globals that it names, and in the object whose method it is.
 
     Of a module among these they are its parameters, of another object the tensors that are its attributes.
     """
-    holders: list[Any] = [function, getattr(function, "__self__", None)]
-    plain = getattr(function, "__func__", function)
-    code = getattr(plain, "__code__", None)
-    if code is not None:
-        holders += [*(plain.__defaults__ or ()), *(plain.__kwdefaults__ or {}).values()]
-        holders += [plain.__globals__[name] for name in code.co_names if name in plain.__globals__]
-        for cell in plain.__closure__ or ():
-            try:
-                holders.append(cell.cell_contents)
-            except ValueError:
-                continue  # not assigned yet
+    holders: list[Any] = [function, getattr(function, "__self__", None), *_names_used(function)]
     tensors: dict[int, Tensor] = {}
     for x in holders:
         own = [x] if isinstance(x, Tensor) else x.parameters() if isinstance(x, nn.Module) else _attributes(x)
@@ -402,6 +428,17 @@ class Part:
             elif callable(x) and not isinstance(x, Tensor):
                 tensors += function_tensors(x)
         return tensors
+
+    def plain_values(self) -> tuple[Any, ...] | None:
+        """The numbers that functions it holds read; None where one reads what cannot be compared later."""
+        values: list[Any] = []
+        for x in self.arguments().values() if self.opaque else ():
+            held = isinstance(x, Part) or (callable(x) and not isinstance(x, Tensor))
+            own = () if not held else x.plain_values() if isinstance(x, Part) else plain_values(x)
+            if own is None:
+                return None
+            values += own
+        return tuple(values)
 
     def map_tensors(self, function: Callable[[Tensor], Tensor]) -> Self:
         """The same part with `function` applied to each of its tensors."""

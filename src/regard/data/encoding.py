@@ -167,9 +167,13 @@ def _encode_chunks(chunks: Iterable[list[Pair]], encoder: TextEncoder, processes
     from torch import Generator
     from torch.utils.data import DataLoader
 
-    how: Any = {"batch_size": None, "collate_fn": lambda item: item, "worker_init_fn": _begin_worker}
+    how: Any = {"batch_size": None, "collate_fn": _as_it_is, "worker_init_fn": _begin_worker}
     # Without a generator it draws from the one that models are initialised from.
     return iter(DataLoader(encoder, sampler=texts, num_workers=processes, generator=Generator(), **how))  # type: ignore[arg-type]
+
+
+def _as_it_is(item: Any) -> Any:  # a lambda could not be sent to a process that is not forked
+    return item
 
 
 def _begin_worker(worker: int) -> None:

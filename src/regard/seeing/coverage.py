@@ -152,7 +152,11 @@ class Experiment:
     def run(self) -> Coverage:
         sides = [side for number, x in enumerate(self.tensors) if (side := self.side(number, x)) is not None]
         watch = Watch(self.parts, None, None, None, gradients=False, activations=False)
-        buffers = {x: x.clone() for x in self.model.buffers()}
+        buffers = [
+            (part, name, x, x.clone())
+            for part in self.model.modules()
+            for name, x in part.named_buffers(recurse=False, remove_duplicate=False)
+        ]
         before = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)  # it would run a whole layer as one function
         install(self.number, plan(self.parts))
@@ -169,8 +173,8 @@ class Experiment:
             remove(self.number)
             torch.backends.mha.set_fastpath_enabled(before)
             with torch.no_grad():
-                for x, value in buffers.items():
-                    x.copy_(value)
+                for part, name, x, value in buffers:
+                    setattr(part, name, x.copy_(value))
         return self.conclude(seen)
 
     def hooks(self, part: nn.Module) -> tuple[Any, Any]:
@@ -193,6 +197,7 @@ class Experiment:
             torch.manual_seed(0)
             stack.enter_context(opened_also(run))
             self.current = run
+            stack.callback(run.restore)
             local.state.frozen = None if isinstance(run, Recording) else run.frozen
             stack.callback(setattr, local.state, "frozen", None)
             if isinstance(run, Flow) and run.chosen:

@@ -34,15 +34,20 @@ CELLS = 1 << 22
 
 @torch.no_grad()
 def visible_keys(weights: Weights, queries: Int[Tensor, " rows"]) -> Bool[Tensor, "rows k"]:
-    """The keys these queries can see in the first head; all heads of one entry have the same mask."""
+    """The keys that these queries can see in the first head."""
+    return _visible(weights[:1] if weights.shape[0] > 1 else weights, queries)[0]
+
+
+def _visible(weights: Weights, queries: Int[Tensor, " rows"]) -> Bool[Tensor, "heads rows k"]:
+    """The same in every head."""
     if isinstance(weights.normalize, Unchanged):  # weights without their mask: a softmax gives a closed key nothing
-        return (weights.rows(queries.tolist())[0].tile(slice(None), slice(None)) > 0).cpu()
+        return (weights.rows(queries.tolist()).tile(slice(None), slice(None)) > 0).cpu()
     scores, device = weights.energies, weights.device
     only = replace(scores, modifiers=tuple(x for x in scores.modifiers if x.added is not None))
     rows, cols = queries.to(device), torch.arange(scores.keys, device=device)
-    e = torch.zeros(1, len(rows), len(cols), dtype=scores.precision, device=device)
-    first = torch.tensor([weights.entries[0]], device=device)
-    return (only.finished(e, first, rows, cols, -torch.inf)[0] > CLOSED).cpu()
+    heads = torch.tensor(list(weights.entries), device=device)
+    e = torch.zeros(len(heads), len(rows), len(cols), dtype=scores.precision, device=device)
+    return (only.finished(e, heads, rows, cols, -torch.inf) > CLOSED).cpu()
 
 
 @dataclass(frozen=True)
@@ -51,34 +56,31 @@ class Habits:
 
     weights: Weights
     received: Float[Tensor, "heads k"]
-    seers: Float[Tensor, " k"]
+    seers: Float[Tensor, "heads k"]
     apart: Float[Tensor, "heads distances"]
-    rows: Float[Tensor, " distances"]
+    rows: Float[Tensor, "heads distances"]
 
     @classmethod
     @torch.no_grad()
     def of(cls, weights: Weights, distances: bool = True) -> Habits:
         """From one pass over blocks of rows, at any length; without `distances` for two different texts."""
         heads, queries, keys = weights.shape
-        received, seers = torch.zeros(heads, keys, dtype=torch.float64), torch.zeros(keys, dtype=torch.float64)
-        apart, rows = (
-            torch.zeros(heads, queries + keys - 1, dtype=torch.float64),
-            torch.zeros(queries + keys - 1).double(),
-        )
+        received, seers = torch.zeros(2, heads, keys, dtype=torch.float64)
+        apart, rows = torch.zeros(2, heads, queries + keys - 1, dtype=torch.float64)
         for i, w, seen in _blocks(weights):
             received += w.sum(-2)
             seers += seen.sum(-2)
             if distances:
                 at = (torch.arange(keys) - i[:, None] + queries - 1).flatten()
                 apart.index_add_(-1, at, w.flatten(-2))
-                rows.index_add_(-1, at, seen.flatten())
+                rows.index_add_(-1, at, seen.flatten(-2))
         return cls(weights, received, seers, apart, rows)
 
     def of_pairs(self, w: Float[Tensor, "..."], i: Int[Tensor, "..."], j: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
         """max(K, O) of weights w [heads, pairs] that queries i give to keys j, [pairs]."""
         d = j - i + self.weights.shape[-2] - 1
-        of_key = (self.received[:, j] - w) / (self.seers[j] - 1).clamp_min(1)
-        of_distance = (self.apart[:, d] - w) / (self.rows[d] - 1).clamp_min(1)
+        of_key = (self.received[:, j] - w) / (self.seers[:, j] - 1).clamp_min(1)
+        of_distance = (self.apart[:, d] - w) / (self.rows[:, d] - 1).clamp_min(1)
         return torch.maximum(of_key, of_distance).clamp_min(0)  # a difference of equal sums may be −1e-17
 
     def blocks(
@@ -99,4 +101,4 @@ def _blocks(weights: Weights) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     heads, queries, keys = weights.shape
     for i in torch.arange(queries).split(max(1, CELLS // (heads * keys))):
         w = weights.rows(i.tolist()).tile(slice(None), slice(None)).double().cpu()
-        yield i, w, visible_keys(weights, i).double()
+        yield i, w, _visible(weights, i).double()

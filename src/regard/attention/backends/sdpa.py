@@ -11,7 +11,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from .. import block_plan
 from ..energies import DotForm
 from ..normalizers import ONE_NUMBER, mark_empty
-from ..parts import exact, grid, no_kernel, readable, traced
+from ..parts import TensorVersions, exact, grid, no_kernel, readable, traced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def refusal(energies: EnergyMatrix, normalize: Normalizer, v: Tensor, dropout: float) -> str | None:
-    if energies.form.kernel != "dot" and not _is_near(energies, v):
+    if energies.form.kernel != "dot" and not _is_near(energies, normalize, v):
         return "the energy is not a dot product"
     if normalize.kernel != "softmax":
         return f"it has softmax only, not {type(normalize).__name__}"
@@ -78,16 +78,19 @@ def run(
     return out, state
 
 
-def _is_near(energies: EnergyMatrix, v: Tensor) -> bool:
+def _is_near(energies: EnergyMatrix, normalize: Normalizer, v: Tensor) -> bool:
     """Whether energies −|a − b|² / 2 are products that lose no more than float32 does in a row state (`ONE_NUMBER`)."""
     a, b = energies.a, energies.b
-    if energies.form.kernel != "distance" or energies.form.inverse or energies.modifiers or not readable(a):  # type: ignore[attr-defined]
+    if normalize.kernel != "softmax" or energies.modifiers or energies.form.kernel != "distance" or not readable(a):
+        return False
+    if energies.form.inverse:  # type: ignore[attr-defined]
         return False
     if a.device.type != "cpu" or not a.dtype == b.dtype == v.dtype == torch.float32 or not (a.numel() and b.numel()):
         return False
     centre = b.mean(tuple(range(b.dim() - 1)))
     with torch.no_grad():
-        return all(float((x - centre).square().sum(-1).amax()) <= ONE_NUMBER for x in (a, b))
+        most = ONE_NUMBER * min(1.0, normalize.temperature)  # energies are divided by it
+        return all(float((x - centre).square().sum(-1).amax()) <= most for x in (a, b))
 
 
 def _with_a_column(
@@ -142,13 +145,17 @@ class _Parts(torch.autograd.Function):
                 state[*at, rows].masked_fill_(empty, torch.inf)
         ctx.save_for_backward(q, k, v, out, state)
         ctx.plan, ctx.mask, ctx.scale = plan, mask, scale
+        ctx.versions = TensorVersions([*mask.tensors(), *mask.function_tensors()])
         ctx.mark_non_differentiable(state)
         return out, state
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, state = ctx.saved_tensors
-        into_q, into_k, into_v = (torch.zeros_like(x) for x in (q, k, v))
+        ctx.versions.require_unchanged("so its gradient cannot be computed; change a copy of the mask")
+        sums = torch.promote_types(k.dtype, torch.float32)
+        into_q = torch.zeros_like(q)
+        into_k, into_v = (torch.zeros_like(x, dtype=sums) for x in (k, v))
         for at, rows, cols, bias, empty in _calls(ctx.plan, ctx.mask, q):
             some = slope[*at, rows], q[*at, rows], k[*at, cols], v[*at, cols], out[*at, rows]
             lse = state[*at, rows].contiguous()
@@ -158,7 +165,7 @@ class _Parts(torch.autograd.Function):
             into_q[*at, rows] = of_q
             into_k[*at, cols] += of_k
             into_v[*at, cols] += of_v
-        return into_q, into_k, into_v, None, None, None
+        return into_q, into_k.to(k.dtype), into_v.to(v.dtype), None, None, None
 
 
 def _calls(

@@ -31,7 +31,8 @@ import triton
 import triton.language as tl
 from torch.nn.functional import pad
 
-from . import ceil, statistics
+from . import ceil
+from . import statistics_launch as statistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
