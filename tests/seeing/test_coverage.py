@@ -419,3 +419,42 @@ def test_a_softmax_that_is_a_module_of_its_own() -> None:
     coverage = proof(Written())
     assert coverage.complete is True
     assert {row[1] for row in coverage.verdicts} == {"proved"}
+
+
+class Switch(nn.Module):
+    """Turns the sign, or the order, of every channel by a number made of all tokens."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+
+    def forward(self, x: Tensor) -> Tensor:
+        turn = int(x.sum() * 1e3) % 2 == 0
+        if self.way == "sign":
+            return -x if turn else x
+        return x.roll(int(x.sum() * 1e3) % x.shape[-1], -1)
+
+
+@pytest.mark.parametrize("way", ["sign", "order"])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_a_change_of_signs_or_of_order_is_seen(way: str, kind: torch.dtype) -> None:
+    found = 0
+    for seed in range(6):
+        torch.manual_seed(seed)
+        found += (
+            regard.prove(nn.Sequential(Switch(way)).to(kind), torch.randn(1, 9, 16, dtype=kind)).complete is not True
+        )
+    assert found > 3  # in a few runs none of the changed tokens turns it
+
+
+class Kept(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, x.norm(dim=-1)[0] > x.norm(dim=-1).mean()].cumsum(1)
+
+
+def test_an_output_of_another_shape_or_without_tensors_shows_nothing() -> None:
+    torch.manual_seed(0)
+    assert regard.prove(nn.Sequential(Kept()), torch.randn(1, 9, 16)).complete is not True
+    model = nn.Identity()
+    model.forward = lambda x: x.cumsum(1).tolist()  # type: ignore[method-assign]
+    assert regard.prove(model, torch.randn(1, 9, 16)).complete is not True

@@ -593,6 +593,8 @@ class Disturbed(Run):
             self.reached.add(frame.key)
 
     def leave(self, frame: Frame, made: list[Tensor], output: Any) -> None:
+        if not frame.key[0] and not self.comparable(frame, made):
+            self.failed = "the model's output holds no tensor, or others of other shapes once a token is changed"
         changed = [(n, x) for n, x in enumerate(self.changes(frame, made, 1)) if x.changed]
         given = [x for x in frame.given if x.changed]
         if isinstance(frame.module, nn.Softmax | nn.LogSoftmax | nn.Softmin):  # over scores: no tokens
@@ -608,6 +610,11 @@ class Disturbed(Run):
                 unaligned.append(change)
         if unaligned:
             self.check_unaligned(frame, given, unaligned)
+
+    def comparable(self, frame: Frame, made: list[Tensor]) -> bool:
+        """Whether an output has the tensors that it had in the recording."""
+        recorded = self.experiment.boundaries.get(frame.key, ((), ()))[1]
+        return bool(made) and [x.shape for x in made] == [x.shape for x in recorded]
 
     def check_unaligned(self, frame: Frame, given: list[Change], made: list[Change]) -> None:
         """An output that has other rows than the inputs: windows, patches, merging, pooling."""
