@@ -458,3 +458,16 @@ def test_an_output_of_another_shape_or_without_tensors_shows_nothing() -> None:
     model = nn.Identity()
     model.forward = lambda x: x.cumsum(1).tolist()  # type: ignore[method-assign]
     assert regard.prove(model, torch.randn(1, 9, 16)).complete is not True
+
+
+def test_a_bias_that_goes_through_the_layers_is_not_taken_for_tokens() -> None:
+    """T5, eager, one text: a layer is given the positions' bias, of the shape of the weights that it returns."""
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=50, d_model=16, d_kv=8, d_ff=20, num_layers=2, num_heads=2, decoder_start_token_id=4
+    )
+    model = transformers.T5Model(config).eval()
+    model.set_attn_implementation("eager")
+    source, target = torch.arange(5, 14)[None] * 3, torch.arange(5, 11)[None] * 7 % 43
+    assert regard.prove(model, input_ids=source, decoder_input_ids=target).complete

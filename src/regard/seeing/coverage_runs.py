@@ -650,7 +650,7 @@ class Disturbed(Run):
         x = change.tensor
         if x.dim() < 2 or tuple(x.shape[-2:]) not in self.experiment.shapes:
             return False
-        alike = [y for y in given if y.tensor.shape == x.shape]
+        alike = [y for y in given if y.changed and y.tensor.shape == x.shape]
         return not alike or any(y.is_pairwise for y in alike)
 
     def find(self, frame: Frame, spread: Spread, where: str) -> None:
