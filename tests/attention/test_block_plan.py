@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -155,7 +156,7 @@ torch.set_num_threads(1)
 def step(length):
     x = [torch.randn(1, 2, length, 64, requires_grad=True) for _ in range(3)]
     before = peak()
-    torch.autograd.grad(regard.attend(*x, mask=regard.causal() & regard.window(256)).sum(), x)
+    torch.autograd.grad(r.attend(*x, mask=regard.causal() & r.window(256)).sum(), x)
     return peak() - before
 def peak():
     with open("/proc/self/status") as file:
@@ -170,3 +171,61 @@ def test_the_memory_of_a_window_over_32768_tokens() -> None:
     done = subprocess.run([sys.executable, "-c", LONG], capture_output=True, text=True, check=True, env={**os.environ})
     results = 4 * 16  # MiB of the output and three gradients; a dense mask alone would take 1,024
     assert float(done.stdout) < results + 80
+
+
+def test_a_mask_that_changes_before_the_backward_pass_is_an_error() -> None:
+    mask = torch.ones(512, 512).tril().bool()
+    x = torch.randn(1, 2, 512, 16)
+    q = x.clone().requires_grad_()
+    z = r.attend(q, x, x, mask=mask)
+    mask.fill_(True).tril_(-200)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        z.sum().backward()
+
+
+class Reach:
+    size = 8
+
+
+def test_a_rule_that_reads_an_object_is_asked_again() -> None:
+    """Of a number or a tensor it is known whether it is as it was; of an object it is not."""
+    mask, x = r.mask_mod(lambda b, h, i, j: (i - j).abs() < Reach.size), torch.randn(1, 2, 512, 16)
+    for size in (8, 400):
+        Reach.size = size
+        close = torch.testing.assert_close
+        close(r.attend(x, x, x, mask=mask), r.attend(x, x, x, mask=mask, backend="reference"))
+
+
+def test_threads_share_a_mask() -> None:
+    mask, wrong = r.window(3), []
+
+    def ask(length: int) -> None:
+        q = torch.randn(1, 1, length, 8)
+        for _ in range(500):
+            try:
+                r.attend(q, q, q, mask=mask)
+            except RuntimeError as error:
+                wrong.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=ask, args=(n,)) for n in (16, 17, 24, 32)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong
+
+
+@pytest.mark.parametrize("temperature", [0.01, 1e-4])
+def test_near_keys_stay_apart_at_a_low_temperature(temperature: float) -> None:
+    torch.manual_seed(0)
+    place = torch.nn.functional.normalize(torch.randn(1, 8), dim=-1) * 14 * torch.randn(200, 1).sign()
+    q, k = ((place + torch.randn(200, 8) * temperature**0.5)[None] for _ in range(2))
+    v = torch.randn(1, 200, 8)
+    how = {"energy": r.Gaussian(), "normalize": r.Softmax(temperature=temperature)}
+    exact = r.attend(q.double(), k.double(), v.double(), **how, backend="reference")
+    torch.testing.assert_close(r.attend(q, k, v, **how).double(), exact, rtol=0, atol=1e-5)

@@ -60,3 +60,9 @@ def test_a_favourite_word_and_a_favourite_distance_do_not_lead_the_list() -> Non
     assert (first.head, first.query, first.key) == (2, 6, 1)
     assert first.surplus == pytest.approx(first.weight - first.habit)
     assert "from any word here" in [column.header for column in link_table(seen).columns]
+
+
+def test_heads_with_masks_of_their_own() -> None:
+    x, mask = torch.randn(1, 2, 6, 8), torch.stack([torch.ones(6, 6).tril(), torch.ones(6, 6)]).bool()[None]
+    _, w = attend(x, x, x, mask=mask, weights=True)
+    torch.testing.assert_close(habit.habit(w[0])[1], habit.habit(w[0, 1:2])[0])
