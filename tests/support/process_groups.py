@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,13 @@ SHARDED = ["training.strategy=fsdp"]
 STREAMED = ["data.kind=stream", 'data.train=["train.tsv"]', 'data.valid=["valid.tsv"]', "data.tokenised=true"]
 STREAMED += ["data.longest=50", "training.workers=1"]
 TWO, ONE = ["training.devices=2"], ["training.accumulate=2"]  # the same batches per update
+
+
+def leave_group() -> None:
+    """Gloo's thread drops the tensors of the last collective after it has returned, and needs Python's lock for that;
+    whoever drops the last reference to a group waits for the thread with that lock."""
+    time.sleep(0.2)
+    torch.distributed.destroy_process_group()
 
 
 class Groups:
@@ -80,9 +88,9 @@ class Groups:
     def _work(self, name: str, rank: int, work: Callable[[int], None]) -> int:
         try:
             work(rank)
-            torch.distributed.destroy_process_group()
+            leave_group()
         except SystemExit as left:  # after a signal; the interpreter would leave the group at its end
-            torch.distributed.destroy_process_group()
+            leave_group()
             return int(left.code or 0)
         except Exception as error:
             self._file(name, rank, "error").write_text(f"{type(error).__name__}: {error}")

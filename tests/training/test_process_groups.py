@@ -36,11 +36,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tiny_transformer(folder)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.support.process_groups", folder]
-    with subprocess.Popen(
-        command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as helper:
+    how: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
+    with subprocess.Popen(command, env=environment, cwd=ROOT, **how) as helper:
         fit(recipe_files.load_recipe(file, ONE), folder / "plain")
-        output = helper.communicate(timeout=300)[0]
+        try:
+            output = helper.communicate(timeout=300)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(helper.pid, signal.SIGKILL)
+            raise
     assert helper.returncode == 0, output[-5000:]
     return folder
 

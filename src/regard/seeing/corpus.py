@@ -335,6 +335,9 @@ def _leave_groups() -> None:
     from torch import distributed
 
     if distributed.is_available() and distributed.is_initialized():
+        time.sleep(
+            0.05
+        )  # gloo's thread may wait for Python's lock, and the group waits for the thread without giving it up
         distributed.destroy_process_group()
 
 
