@@ -58,7 +58,7 @@ def test_nothing_is_wrong(view: str, page: Page, server: Server, library: Librar
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_offer_of_a_tour(browser: Browser, server: Server, scheme: Literal["light", "dark"]) -> None:
-    page = browser.new_context(color_scheme=scheme).new_page()
+    page = browser.new_context(color_scheme=scheme, reduced_motion="reduce").new_page()
     page.goto(server.url)
     page.get_by_role("button", name="take the tour").wait_for()
     assert problems(page) == []

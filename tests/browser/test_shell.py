@@ -25,6 +25,7 @@ def test_every_view_by_its_key_and_back(page: Page, server: Server, trace: str) 
         letter = {"effects": "f"}.get(name, name[0])  # "e" exports
         page.keyboard.press(str((at + 1) % 10) if at < 10 else letter)
         page.wait_for_function(f"() => document.querySelector('.stage').dataset.view === '{name}'")
+        page.locator(f"nav [data-name='{name}'][aria-current=true]").wait_for(state="attached")  # its trace was read
         shown = page.locator(".tabs [data-open] b").inner_text().strip()
         assert page.locator("nav [aria-current=true]").get_attribute("data-name") == name
         assert page.title() == f"{shown} – regard"
