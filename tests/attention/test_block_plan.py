@@ -156,7 +156,7 @@ torch.set_num_threads(1)
 def step(length):
     x = [torch.randn(1, 2, length, 64, requires_grad=True) for _ in range(3)]
     before = peak()
-    torch.autograd.grad(r.attend(*x, mask=regard.causal() & r.window(256)).sum(), x)
+    torch.autograd.grad(regard.attend(*x, mask=regard.causal() & regard.window(256)).sum(), x)
     return peak() - before
 def peak():
     with open("/proc/self/status") as file:
