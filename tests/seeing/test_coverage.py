@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from typing import TYPE_CHECKING
@@ -471,3 +472,49 @@ def test_a_bias_that_goes_through_the_layers_is_not_taken_for_tokens() -> None:
     model.set_attn_implementation("eager")
     source, target = torch.arange(5, 14)[None] * 3, torch.arange(5, 11)[None] * 7 % 43
     assert regard.prove(model, input_ids=source, decoder_input_ids=target).complete
+
+
+class Counting(nn.Module):
+    """Counts its calls in a buffer that it assigns anew, and disturbs nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls = self.calls + 1
+        return x
+
+
+class Latents(nn.Module):
+    """Gives a part of it its own parameter, and that part refuses any other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latents = nn.Parameter(torch.randn(4, 8))
+        self.part = Picky(self.latents.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.part(self.latents).sum()
+
+
+class Picky(nn.Module):
+    def __init__(self, expected: Tensor) -> None:
+        super().__init__()
+        self.expected = expected
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.equal(x, self.expected):
+            raise ValueError("not what was expected")
+        return x.cumsum(0)
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    counting = Counting()
+    regard.prove(counting, torch.randn(1, 9, 8))
+    assert float(counting.calls) == 0
+    model = Latents()
+    before = model.latents.detach().clone()
+    with contextlib.suppress(ValueError):
+        regard.prove(model, torch.randn(1, 9, 8))
+    assert torch.equal(model.latents, before)
