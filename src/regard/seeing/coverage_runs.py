@@ -63,7 +63,7 @@ def fingerprints(x: Tensor) -> Tensor:
     bits = x.view(BITS[x.element_size()]).sum(-1, dtype=torch.int32 if x.element_size() < 8 else None)
     if not x.is_floating_point():
         return bits
-    mixed = x.float() @ _directions(x.shape[-1], x.device)
+    mixed = (x.float() * _directions(x.shape[-1], x.device)).sum(-1)  # a product's rounding differs by its memory
     return bits.long() ^ (mixed.view(torch.int32).long() << 32)
 
 
